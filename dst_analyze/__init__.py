@@ -1,0 +1,54 @@
+"""Which layers of a PyTorch model are redundant, with evidence, and what a slimmer one would look like.
+
+The public names are loaded when they are first used: ``import dst_analyze`` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dst_analyze.errors import DstError
+from dst_analyze.version import __version__
+
+if TYPE_CHECKING:
+    from dst_analyze.masking.masked import MaskedModel, mask_model
+    from dst_analyze.model.loading import load_model
+    from dst_analyze.model.tracing import TracedModel, trace_model
+    from dst_analyze.report.page import write_report
+    from dst_analyze.sweep.grid import run_sweep
+    from dst_analyze.sweep.record import SweepRecord
+
+_HOMES = {
+    "MaskedModel": "masking.masked",
+    "SweepRecord": "sweep.record",
+    "TracedModel": "model.tracing",
+    "load_model": "model.loading",
+    "mask_model": "masking.masked",
+    "run_sweep": "sweep.grid",
+    "trace_model": "model.tracing",
+    "write_report": "report.page",
+}
+
+__all__ = [
+    "DstError",
+    "MaskedModel",
+    "SweepRecord",
+    "TracedModel",
+    "__version__",
+    "load_model",
+    "mask_model",
+    "run_sweep",
+    "trace_model",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,261 @@
+"""The command line: arguments in, exit code out. The only place that prints; torch is imported once it is needed."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.version import __version__
+
+if TYPE_CHECKING:
+    from dst_analyze.model.loading import LoadedModel
+    from dst_analyze.model.tracing import TracedModel
+
+PROGRAM = "dst-analyze"
+DEFAULT = "analyze"
+_SMALL = 50_000_000  # parameters: 200 MB
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0 done, 1 in part, 2 bad input, 130 interrupted."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a name the terminal cannot spell must not end a run
+    try:
+        return int(commands.main(args, prog_name=PROGRAM, standalone_mode=False) or 0)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return 130
+    except click.ClickException as error:
+        wrong = OptionError(error.format_message(), hint=_usage_hint(args))
+        return _failed(wrong, args)
+    except DstError as error:
+        return _failed(error, args)
+    except Exception as error:
+        unexpected = DstError(f"{type(error).__name__}: {error}", hint="run with --debug to see where this comes from")
+        return _failed(unexpected, args)
+
+
+def _failed(error: DstError, args: Sequence[str]) -> int:
+    from dst_analyze.terminal import console, error_text, visible
+
+    if "--debug" in args:
+        click.echo(visible(traceback.format_exc()), err=True)
+    console(stderr=True).print(error_text(error), soft_wrap=True)
+    return error.exit_code
+
+
+def _usage_hint(args: Sequence[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(args[0], commands.commands, n=1) if args else []
+    if close and close[0] != args[0]:
+        return f"did you mean `{PROGRAM} {close[0]}`?"
+    return f"`{PROGRAM} --help` lists the commands and options"
+
+
+class DefaultGroup(click.Group):
+    """A group whose first argument may be a model instead of a command's name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or args[0] in self.commands:
+            return super().parse_args(ctx, args or ["--help"])
+        for own in ("--help", "--version"):
+            if own in args:
+                return super().parse_args(ctx, [own])
+        return super().parse_args(ctx, [DEFAULT, *args])
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(PROGRAM, "MODEL [OPTIONS]")
+        formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the default command are the program's."""
+        default = self.commands[DEFAULT]
+        default.format_options(click.Context(default, parent=ctx), formatter)
+        self.format_commands(ctx, formatter)
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """Numbers separated by commas; whether they make sense is the sweep's to say."""
+    if value is None:
+        return None
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        # The package's metadata know torch's version without importing it.
+        click.echo(f"{PROGRAM} {__version__} (torch {metadata.version('torch')}, Python {platform.python_version()})")
+        ctx.exit()
+
+
+@click.group(cls=DefaultGroup)
+@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True)
+def commands() -> None:
+    """Which layers of a PyTorch model are redundant, and how sure is that?
+
+    MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is run.
+
+    \b
+    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
+    dst-analyze inspect torchvision:resnet18
+    """
+
+
+Decorated = Callable[..., Any]
+
+
+def choice(name: str, *values: str, text: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+
+
+def model_options(command: Decorated) -> Decorated:
+    """What every command that takes a model takes too."""
+    for option in (
+        click.option("--debug", is_flag=True, help="Show the whole traceback of an error."),
+        click.option(
+            "--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."
+        ),
+        click.option(
+            "--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."
+        ),
+        click.option(
+            "--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."
+        ),
+        click.argument("model"),
+    ):
+        command = option(command)
+    return command
+
+
+@commands.command(DEFAULT, hidden=True, add_help_option=False)
+@model_options
+@click.option(
+    "--alphas",
+    callback=_numbers,
+    metavar="A,B,...",
+    help="Strengths of pruning, a trial for each.  [default: 3e-4,1e-3,2e-3, for a short run]",
+)
+@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds.")
+@click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]")
+@click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data.")
+@click.option("--batch-size", type=int, metavar="N", help="Samples per batch.  [default: 64]")
+@click.option("--lr", type=float, metavar="RATE", help="Learning rate of SGD.  [default: 0.05]")
+@choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight.")
+@choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step.")
+@choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder.  [default: reports/NAME-HASH]")
+@click.option("--force", is_flag=True, help="Replace the run folder if there is one.")
+@click.option("--quiet", is_flag=True, help="Show the result only.")
+def analyze(
+    model: str, model_args: tuple[str, ...], debug: bool, out: Path | None, force: bool, quiet: bool, **options: Any
+) -> int:
+    """Sweep over the alphas and show what remains of each layer."""
+    from dst_analyze.model.loading import parse_model_args
+    from dst_analyze.report.page import write_report
+    from dst_analyze.sweep.grid import plan_sweep, run_plan
+    from dst_analyze.terminal import Watch, console, note_text, show, sweep_table, visible
+
+    given = {name: value for name, value in options.items() if value is not None}
+    plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, force=force, **given)
+    if quiet:
+        record = run_plan(plan)
+    else:
+        with Watch(plan.manifest, len(list(plan.task.config.trials())), console(stderr=True)) as watch:
+            record = run_plan(plan, watch)
+    page = write_report(record.folder)
+    stdout = console()
+    show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
+    click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
+    return 0 if record.complete else 1
+
+
+@commands.command()
+@model_options
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+def inspect(
+    model: str,
+    model_args: tuple[str, ...],
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    debug: bool,
+    as_json: bool,
+) -> None:
+    """Show a model's layers, and what can be analysed, without training."""
+    from dst_analyze.model.loading import parse_model_args
+    from dst_analyze.terminal import console, inspection_notes, layer_table, show, visible
+
+    loaded, traced = _looked_at(model, parse_model_args(model_args), include, exclude)
+    if as_json:
+        click.echo(json.dumps(_as_json(loaded, traced), indent=2))
+        return
+    stdout = console()
+    count = f"{len(traced.layers)} layers, {traced.params:,} parameters, {traced.macs:,} MACs per sample"
+    show(stdout, f"{visible(loaded.name)}: {count}, called with {traced.inputs.describe()}", "")
+    show(stdout, layer_table(traced, stdout.width), "")
+    show(stdout, *map(visible, inspection_notes(traced)))
+
+
+def _looked_at(
+    spec: str, args: dict[str, Any], include: Sequence[str], exclude: Sequence[str]
+) -> tuple[LoadedModel, TracedModel]:
+    """The model without its memory where that works, so that any size fits; the real one where it does not."""
+    from dst_analyze.model.example import find_example_inputs
+    from dst_analyze.model.loading import load_model
+    from dst_analyze.model.tracing import trace_model
+
+    def look(device: str) -> tuple[LoadedModel, TracedModel]:
+        loaded = load_model(spec, model_args=args, device=device)
+        inputs = find_example_inputs(loaded)
+        return loaded, trace_model(loaded.model, inputs, include=include, exclude=exclude)
+
+    try:
+        loaded, traced = look("meta")
+    except ModelError:  # code that asks for values has no answer on meta
+        return look("cpu")
+    if traced.rung > 1 and traced.params <= _SMALL:
+        return look("cpu")  # with values to answer it, tracing may come further, as it will in a sweep
+    return loaded, traced
+
+
+def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
+    facts = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
+    return {
+        "schema_version": 1,
+        "model": loaded.name,
+        "spec": loaded.spec,
+        "inputs": traced.inputs.describe(),
+        "params": traced.params,
+        "macs": traced.macs,
+        "rung": traced.rung,
+        "coverage": {"weights": traced.coverage.weights, "parameters": traced.coverage.parameters},
+        "layers": [{fact: getattr(layer, fact) for fact in facts} for layer in traced.layers],
+        "skipped": [{"name": s.name, "reason": s.reason, "place": s.place, "params": s.params} for s in traced.skipped],
+        "uncounted": traced.uncounted,
+        "notes": traced.notes,
+    }
+
+
+@commands.command()
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def report(run_folder: Path, debug: bool) -> None:
+    """Write the report of a run folder again, from that folder alone."""
+    from dst_analyze.report.page import write_report
+    from dst_analyze.terminal import visible
+
+    click.echo(visible(str(write_report(run_folder))))

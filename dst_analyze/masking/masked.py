@@ -1,0 +1,239 @@
+"""`mask_model`: any model, its weights masked by trainable thresholds.
+
+The user's own code runs, unchanged, with the masked weights in place of its parameters. Not the traced graph: a
+graph bakes in the mode it was traced in and whatever the example answered, while here train and eval, control flow,
+hooks and every kind of layer (recurrent, attention, a subclass with its own forward, a raw parameter in a matmul)
+behave as in the original by construction, and a tied weight has one mask because it is one tensor.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.masking.compiled import compiled_kernels, repays
+from dst_analyze.masking.estimators import ESTIMATORS
+from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
+from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, masked_weights
+from dst_analyze.model.copying import copied
+from dst_analyze.model.tracing import TracedModel, trace_model
+
+Operator = Literal["auto", "eager", "compiled"]
+
+COLLAPSED = 0.01  # a mask that keeps no more than this has its thresholds set back to zero (the paper's 99 %)
+
+
+class MaskedModel(nn.Module):
+    """A model that computes with masked weights: call it as the original, train it with `sparsity_loss` added.
+
+    ``model`` is a deep copy of the original with its own parameters under their own names; ``thresholds`` holds the
+    thresholds of all layers in one flat parameter (one tensor for the optimizer, whatever the number of layers).
+    A weight-standardised or normalised weight is masked before it is standardised: the zero is in the parameter.
+    """
+
+    def __init__(
+        self, model: nn.Module, layers: tuple[MaskedLayer, ...], *, estimator: str = "long-tail", compiled: bool = False
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.layers = layers
+        self.estimator = estimator
+        self.compiled = compiled
+        self.auto_reset = True
+        self.resets: dict[str, int] = {layer.name: 0 for layer in layers}
+        # Every (module, attribute) that holds each weight: several where it is tied.
+        self._slots = [[_slot(model, alias) for alias in layer.aliases] for layer in layers]
+        weights = self._weights()
+        dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
+        for weight in weights:
+            dtype = torch.promote_types(dtype, weight.dtype)
+        self.thresholds = nn.Parameter(torch.zeros(layers[-1].stop, dtype=dtype, device=weights[0].device))
+        self._groups = [
+            (indices, Masking.of(estimator, [layers[i] for i in indices]))
+            for indices in grouped([(weight.device, weight.numel()) for weight in weights])
+        ]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        weights = self._weights()
+        self._put(self.masked_weights())
+        try:
+            return self.model(*args, **kwargs)
+        finally:
+            self._put(weights)
+
+    def masked_weights(self) -> list[torch.Tensor]:
+        """P of every layer in order, computed once however often the model uses it."""
+        kernels, counts = self._kernels, self._counts()
+        masked = [
+            weight
+            for masking, thresholds, weights in self._grouped(self.thresholds)
+            for weight in masked_weights(masking, kernels, thresholds, weights, counts)
+        ]
+        return self.masked_weights() if counts and self._reset(counts) else masked
+
+    def sparsity_loss(self) -> torch.Tensor:
+        """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
+        return torch.exp(-self.thresholds).sum()
+
+    def remaining(self) -> dict[str, float]:
+        """Each layer's remaining ratio, by name, in network order."""
+        pairs = zip(self.layers, self._kept(), self._weights(), strict=True)
+        return {layer.name: kept / weight.numel() for layer, kept, weight in pairs}
+
+    def model_remaining(self) -> float:
+        """The share of all masked weights that remains."""
+        return sum(self._kept()) / sum(weight.numel() for weight in self._weights())
+
+    @torch.no_grad()
+    def masks(self) -> dict[str, torch.Tensor]:
+        """Each layer's mask, in the shape of its weight."""
+        return {
+            layer.name: keep(weight.reshape(layer.layout.view), self._threshold(layer)).view(weight.shape)
+            for layer, weight in zip(self.layers, self._weights(), strict=True)
+        }
+
+    @torch.no_grad()
+    def layer_thresholds(self) -> dict[str, torch.Tensor]:
+        """Each layer's thresholds by name, as views into the one flat parameter: writing to one sets it."""
+        return {layer.name: self._threshold(layer) for layer in self.layers}
+
+    def reset_collapsed(self) -> list[str]:
+        """Set the thresholds of collapsed layers back to zero, and name them.
+
+        A layer whose mask keeps at most 1 % counts as collapsed; recurrent layers are exempt, as in the paper. Every
+        forward pass in training mode does this by itself while it computes the masks (`auto_reset`); only a model
+        under torch.compile needs the call, before each step.
+        """
+        return self._reset(self._kept())
+
+    @torch.no_grad()
+    def unmasked(self) -> nn.Module:
+        """An ordinary model of the original's class, the zeros written into its weights, thresholds gone."""
+        plain = copy.deepcopy(self.model)
+        for layer, mask in zip(self.layers, self.masks().values(), strict=True):
+            plain.get_parameter(layer.aliases[0]).mul_(mask)
+        return plain
+
+    def weight_parameters(self) -> Iterator[nn.Parameter]:
+        """The original's own parameters."""
+        return self.model.parameters()
+
+    def threshold_parameters(self) -> Iterator[nn.Parameter]:
+        """The thresholds, for an optimizer group without weight decay."""
+        yield self.thresholds
+
+    def extra_repr(self) -> str:
+        return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, estimator={self.estimator!r}"
+
+    @property
+    def _kernels(self) -> Kernels:
+        # Looked up rather than stored: a model must be picklable. torch.compile traces the eager loops and fuses them.
+        if not self.compiled or torch.compiler.is_compiling():
+            return EAGER
+        return compiled_kernels() or EAGER
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [slots[0][0]._parameters[slots[0][1]] for slots in self._slots]  # type: ignore[misc]
+
+    def _put(self, weights: Sequence[torch.Tensor]) -> None:
+        for slots, weight in zip(self._slots, weights, strict=True):
+            for module, name in slots:
+                module._parameters[name] = weight  # type: ignore[assignment]
+                if isinstance(module, nn.RNNBase):  # keeps a second list of its weights
+                    module._flat_weights[module._flat_weights_names.index(name)] = weight
+
+    def _threshold(self, layer: MaskedLayer) -> torch.Tensor:
+        return self.thresholds.detach()[layer.start : layer.stop].view(layer.threshold_shape)
+
+    def _grouped(self, thresholds: torch.Tensor) -> Iterator[tuple[Masking, torch.Tensor, list[torch.Tensor]]]:
+        """Groups of layers with their part of the flat thresholds, in network order."""
+        weights = self._weights()
+        parts = thresholds.split([sum(masking.sizes) for _, masking in self._groups])
+        for (indices, masking), part in zip(self._groups, parts, strict=True):
+            group = [weights[i] for i in indices]
+            yield masking, part.to(group[0].device), group
+
+    def _counts(self) -> list[int] | None:
+        """A list for the forward pass to count remaining weights into, where somebody will look at it."""
+        return [] if self.training and self.auto_reset and not torch.compiler.is_compiling() else None
+
+    @torch.no_grad()
+    def _reset(self, kept: Sequence[int]) -> list[str]:
+        names = []
+        for layer, count, weight in zip(self.layers, kept, self._weights(), strict=True):
+            thresholds = self.thresholds[layer.start : layer.stop]
+            # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
+            if count <= COLLAPSED * weight.numel() and not layer.recurrent and bool((thresholds > 0).any()):
+                thresholds.zero_()
+                self.resets[layer.name] += 1
+                names.append(layer.name)
+        return names
+
+    @torch.no_grad()
+    def _kept(self) -> list[int]:
+        """How many weights of each layer remain."""
+        count = self._kernels.count
+        groups = self._grouped(self.thresholds.detach())
+        return [kept for masking, thresholds, weights in groups for kept in count(masking, thresholds, weights)]
+
+
+def _slot(model: nn.Module, alias: str) -> tuple[nn.Module, str]:
+    owner, _, leaf = alias.rpartition(".")
+    return model.get_submodule(owner), leaf
+
+
+def mask_model(
+    model: nn.Module | TracedModel,
+    example_inputs: Any = None,
+    *,
+    threshold: Threshold = "vector",
+    estimator: str = "long-tail",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    operator: Operator = "auto",
+    steps: int = 0,
+) -> MaskedModel:
+    """A masked copy of a model; the original is untouched.
+
+    ``threshold``: one per output row ("vector", the paper's choice), one per matrix ("scalar"), one per weight
+    ("matrix"). ``estimator``: "long-tail" (the paper's) or "clipped" straight-through. ``operator``: "compiled" runs
+    the masking in loops compiled by torch, "eager" always works, "auto" compiles where a compiler is found and a
+    training of ``steps`` steps repays it.
+    """
+    if estimator not in ESTIMATORS:
+        raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
+    if operator not in get_args(Operator):
+        raise OptionError(f"unknown operator {operator!r}", hint=f"choose one of {', '.join(get_args(Operator))}")
+    if isinstance(model, TracedModel):
+        traced = model
+    else:
+        _refuse_masked(model)
+        traced = trace_model(model, example_inputs, include=include, exclude=exclude)
+    if not traced.layers:
+        raise ModelError(
+            "nothing in the model can be masked: no weight reaches a matmul or a convolution",
+            hint="`dst-analyze inspect` lists what was skipped and why",
+        )
+    weights = sum(layer.params for layer in traced.layers)
+    wanted = operator == "compiled" or (operator == "auto" and repays(weights, steps))
+    compiled = wanted and compiled_kernels() is not None
+    if operator == "compiled" and not compiled:
+        raise OptionError(
+            "--operator compiled: no working C++ compiler was found",
+            hint="install one (g++ or clang++), or use --operator eager, which gives the same results",
+        )
+    layers = lay_out(traced.layers, threshold)
+    return MaskedModel(copied(traced.model), layers, estimator=estimator, compiled=compiled)
+
+
+def _refuse_masked(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, MaskedModel):
+            raise ModelError(
+                "the model is masked already", place=name or type(model).__name__, hint="pass masked.unmasked() instead"
+            )

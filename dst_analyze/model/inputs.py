@@ -1,0 +1,66 @@
+"""Example inputs: one shape of value for everything a model may be called with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of one call of the model: positional and by keyword, tensors nested anywhere inside."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        return function(*self.args, **self.kwargs)
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """The same call with every tensor changed."""
+
+        def leaf(value: Any) -> Any:
+            return change(value) if isinstance(value, torch.Tensor) else value
+
+        return Inputs(tree_map(leaf, self.args), tree_map(leaf, dict(self.kwargs)))
+
+    def to(self, device: torch.device | str) -> Inputs:
+        return self.map(lambda tensor: tensor.to(device))
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, torch.Tensor)]
+
+    @property
+    def batch_size(self) -> int:
+        """Length of the first tensor's first dimension (of a list of images, as detection takes them: how many)."""
+        if self.args and isinstance(self.args[0], list):
+            return max(len(self.args[0]), 1)
+        return next((int(t.shape[0]) for t in self.tensors() if t.ndim), 1)
+
+    def describe(self) -> str:
+        """Shapes and dtypes, for messages: ``float32[2, 3, 32, 32]``."""
+        return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.tensors()) or "no tensors"
+
+
+def as_inputs(value: Any, model: nn.Module) -> Inputs:
+    """What a user calls example inputs: a tensor, a tuple of positional arguments, or a dict of keywords.
+
+    A dict whose keys are not arguments of the model's forward is passed whole, as one argument.
+    """
+    if isinstance(value, Inputs):
+        return value
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return Inputs(value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        try:
+            inspect.signature(model.forward).bind(**value)
+        except TypeError:
+            return Inputs((value,))
+        return Inputs((), dict(value))
+    return Inputs((value,))

@@ -1,0 +1,42 @@
+"""Multiply-accumulates, by torch's FlopCounterMode, and an honest list of the operations it cannot count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+# Operations that multiply and add in bulk, which the counter may not know; found by name in what really ran.
+_HEAVY = ("rnn", "lstm", "gru", "bilinear", "trilinear", "fft", "cdist", "grid_sampl", "mv", "dot", "linalg", "deform")
+
+
+def counted_macs(call: Callable[[], Any]) -> tuple[Any, int]:
+    """The call's result and its multiply-accumulates (half its FLOPs); 0 where the counter knows none of its ops."""
+    with FlopCounterMode(display=False) as counter:
+        result = call()
+    return result, int(counter.get_total_flops()) // 2
+
+
+class UncountedOps(TorchDispatchMode):
+    """Collects the names of heavy aten operations that FlopCounterMode has no formula for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        packet = getattr(func, "overloadpacket", func)
+        name = str(packet).removeprefix("aten.")
+        if packet not in flop_registry and any(part in name for part in _HEAVY):
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+def total_macs(call: Callable[[], Any]) -> tuple[int, tuple[str, ...]]:
+    """Multiply-accumulates of a whole call, and the heavy operations left out of that number."""
+    with torch.no_grad(), UncountedOps() as uncounted, FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops()) // 2, tuple(sorted(uncounted.names))

@@ -1,0 +1,63 @@
+"""What a look at a model must not change, put back whatever happens: modes, random numbers, torch's settings."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def preserved(model: nn.Module | None = None) -> Iterator[None]:
+    """Everything below at once; without a model, everything but the training modes."""
+    with ExitStack() as stack:
+        if model is not None:
+            stack.enter_context(preserved_modes(model))
+        stack.enter_context(preserved_randomness())
+        stack.enter_context(preserved_settings())
+        yield
+
+
+@contextmanager
+def preserved_modes(model: nn.Module) -> Iterator[None]:
+    """The training flag of every submodule; `model.train()` would lose those that a user froze one by one."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def preserved_randomness() -> Iterator[None]:
+    """Every generator a forward pass may draw from: torch's on each device in use, Python's, NumPy's."""
+    cpu, python = torch.get_rng_state(), random.getstate()
+    # Asking an idle CUDA for its state would start it.
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    numpy = sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+
+
+@contextmanager
+def preserved_settings() -> Iterator[None]:
+    """Grad mode and default dtype."""
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)

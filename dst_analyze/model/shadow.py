@@ -1,0 +1,527 @@
+"""Rung 2: the example is run for real, and every torch call it makes leaves a node behind.
+
+Values are ordinary tensors, so Python may ask them anything; each is shadowed by the node that computes it. Sizes are
+integers that remember where they came from, so that ``x.view(x.shape[0], -1)`` stays true for other batches. Where
+Python asks for a plain value (a comparison, a length, an item) the example's answer is built into the graph, and noted.
+A submodule whose inside cannot be followed is rolled back to a single opaque node.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import operator
+import sys
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MethodDescriptorType, WrapperDescriptorType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import base_types
+from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.symbolic import is_leaf, placeholder_names, plain_output
+
+
+class UntraceableError(Exception):
+    """Something happened that no node of a graph can express."""
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A submodule kept whole because its inside could not be traced."""
+
+    name: str
+    reason: str  # exception type and message, on one line
+    place: str  # file:line where tracing stopped, if known
+
+
+# --- places -----------------------------------------------------------------------------------------------------
+
+_MACHINERY = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
+
+
+def describe_error(error: BaseException) -> str:
+    """Type and first words of an exception, on one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of model code, outside torch and this package, that an exception came through."""
+    frames = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if _is_model(f)]
+    return frames[-1] if frames else ""
+
+
+def _place_here() -> str:
+    frame = next((f for f, _ in traceback.walk_stack(sys._getframe(1)) if _is_model(f)), None)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+
+
+def _is_model(frame: Any) -> bool:
+    return not frame.f_code.co_filename.startswith((*_MACHINERY, "<"))
+
+
+# --- numbers that remember --------------------------------------------------------------------------------------
+
+
+class Number:
+    """A size of the example, together with the node that computes it."""
+
+    tracer: ShadowTracer
+    node: fx.Node
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        return type(_plain(self)), (_plain(self),)
+
+
+class ShadowInt(Number, int):
+    __hash__ = int.__hash__
+
+
+class ShadowFloat(Number, float):
+    __hash__ = float.__hash__
+
+
+def _plain(value: Any) -> Any:
+    """A number without its memory."""
+    if isinstance(value, ShadowInt):
+        return int.__add__(value, 0)
+    if isinstance(value, ShadowFloat):
+        return float.__add__(value, 0.0)
+    return value
+
+
+def _recording(function: Callable[..., Any], swap: bool = False) -> Callable[..., Any]:
+    def method(self: Any, *others: Any) -> Any:
+        if not all(isinstance(other, int | float) for other in others):
+            return NotImplemented
+        return self.tracer.number(function, (*others, self) if swap else (self, *others))
+
+    return method
+
+
+def _answering(function: Callable[..., Any], sign: str) -> Callable[..., Any]:
+    def method(self: Any, *others: Any) -> Any:
+        if not all(isinstance(other, int | float) for other in others):
+            return NotImplemented
+        answer = function(*(_plain(value) for value in (self, *others)))
+        self.tracer.answered(
+            f"{_plain(self)} {sign} {_plain(others[0])}" if others else f"{sign}({_plain(self)})", answer
+        )
+        return answer
+
+    return method
+
+
+_BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
+_UNARY: dict[str, Any] = {"neg": operator.neg, "ceil": math.ceil, "floor": math.floor, "round": round}
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_CONVERSIONS: dict[str, Any] = {"bool": bool, "int": int, "float": float}
+for _kind in (ShadowInt, ShadowFloat):
+    for _name in _BINARY:
+        setattr(_kind, f"__{_name}__", _recording(getattr(operator, _name)))
+        setattr(_kind, f"__r{_name}__", _recording(getattr(operator, _name), swap=True))
+    for _name, _function in _UNARY.items():
+        setattr(_kind, f"__{_name}__", _recording(_function))
+    for _name, _sign in _COMPARISONS.items():
+        setattr(_kind, f"__{_name}__", _answering(getattr(operator, _name), _sign))
+    for _name, _function in _CONVERSIONS.items():
+        setattr(_kind, f"__{_name}__", _answering(_function, _name))
+
+
+# --- torch functions --------------------------------------------------------------------------------------------
+
+# Written with an operator or as a method, torch shows the same call: the graph has the operator, as on rung 1.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "matmul": operator.matmul,
+    "remainder": operator.mod,
+    "neg": operator.neg,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "add_": operator.iadd,
+    "sub_": operator.isub,
+    "mul_": operator.imul,
+    "div_": operator.itruediv,
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__invert__": operator.invert,
+    "__floordiv__": operator.floordiv,
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+}
+_SWAPPED: dict[str, Callable[..., Any]] = {
+    "__rsub__": operator.sub,
+    "__rdiv__": operator.truediv,
+    "__rpow__": operator.pow,
+    "__rfloordiv__": operator.floordiv,
+    "__rmod__": operator.mod,
+    "__rmatmul__": operator.matmul,
+}
+# Answers about a tensor that are the same for every batch: nothing to note.
+# fmt: off
+_METADATA = frozenset({
+    "_base", "_is_view", "_version", "can_cast", "data_ptr", "device", "dim", "dtype", "element_size",
+    "get_device", "grad", "grad_fn", "has_names", "is_complex", "is_conj", "is_contiguous", "is_cpu", "is_cuda",
+    "is_floating_point", "is_inference", "is_leaf", "is_meta", "is_mps", "is_neg", "is_nested", "is_quantized",
+    "is_same_size", "is_signed", "is_sparse", "is_storage", "is_tensor", "is_xla", "itemsize", "layout", "names",
+    "ndim", "ndimension", "output_nr", "promote_types", "requires_grad", "result_type", "retains_grad",
+    "storage_offset", "stride", "type", "untyped_storage",
+})
+# fmt: on
+
+
+def _name_of(function: Any) -> str:
+    """A torch function's name; of a property's getter or setter, the property's."""
+    name = str(getattr(function, "__name__", function))
+    if name in ("__get__", "__set__"):
+        owner = function.__self__
+        return str(getattr(owner, "__name__", None) or owner.fget.__name__)
+    return name
+
+
+def _is_method(function: Any) -> bool:
+    return isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function)
+
+
+def _is_inplace(name: str, kwargs: Mapping[str, Any]) -> bool:
+    return (
+        name == "__setitem__" or name.startswith("__i") or (name[-1] == "_" != name[0]) or kwargs.get("out") is not None
+    )
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments rebuilt with every leaf changed."""
+    if isinstance(value, torch.Size):
+        return tuple(change(item) for item in value)
+    if type(value) in (tuple, list):
+        return type(value)([_mapped(item, change) for item in value])
+    if type(value) is dict:
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_mapped(item, change) for item in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def _leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(value, lambda leaf: found.extend(_leaves(tuple(leaf)) if _is_record(leaf) else [leaf]))
+    return found
+
+
+def _is_record(value: Any) -> bool:
+    """A named tuple, such as a PackedSequence."""
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+# --- the tracer -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Binding:
+    """What the tracer knows of a tensor: its node, and whether it comes from the example (or from the model alone)."""
+
+    node: fx.Node
+    varies: bool
+    sizes: dict[int, fx.Node] = field(default_factory=dict)
+
+
+class ShadowTracer(TorchFunctionMode):
+    """Runs a model on its example and keeps the graph of what happened."""
+
+    def __init__(self, root: nn.Module, inputs: Inputs, drop: Callable[[str], None], *, strict: bool = False) -> None:
+        """``strict``: never answer from a tensor's contents, only from its shape; who asks stays opaque."""
+        super().__init__()
+        self._strict = strict
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.opaque: list[Opaque] = []
+        self.answers: dict[str, None] = {}  # what the example was asked, in order, each once
+        self._root, self._inputs, self._drop = root, inputs, drop
+        self._paths = {module: name for name, module in root.named_modules()}
+        self._names = {id(t): name for name, t in (*root.named_buffers(), *root.named_parameters())}
+        self._bindings: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._attributes: dict[str, fx.Node] = {}
+        self._stack: OrderedDict[str, tuple[str, type]] = OrderedDict()
+        self._effects: set[fx.Node] = set()
+        self._paused = False
+        # A tensor that appears from nowhere is a constant if it is older than the trace; if it is not, it was made
+        # from others behind our back, and taking it for a constant would cut the graph.
+        self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
+
+    def trace(self) -> fx.Graph:
+        """The graph of one run of the example."""
+        names = iter(placeholder_names(self._root, self._inputs))
+
+        def placeholder(tensor: torch.Tensor) -> torch.Tensor:
+            value = tensor.detach().clone()  # the model may write into its inputs
+            self._bindings[value] = _Binding(self.graph.placeholder(next(names)), varies=True)
+            return value
+
+        inputs = self._inputs.map(placeholder)
+        with self._watching_modules(), self:
+            output = inputs.call(self._root)
+        with self._pause():
+            self.graph.output(self._argument(plain_output(output, self._drop)))
+        self._sweep()
+        self.graph.lint()
+        return self.graph
+
+    # What the numbers call.
+
+    def number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The result of arithmetic on sizes, with a node of its own."""
+        value = function(*(_plain(arg) for arg in args))
+        if self._paused or type(value) not in (int, float):
+            return value
+        return self._remembering(value, self._create("call_function", function, self._arguments(args)))
+
+    def answered(self, question: str, answer: object) -> None:
+        """Note that the graph from here on depends on the example."""
+        if not self._paused:
+            self.answers[f"{_place_here()}: {question} is {answer}".lstrip(": ")] = None
+
+    # Torch calls.
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*_mapped(args, _plain), **_mapped(kwargs, _plain))
+        return result if self._paused else self._recorded(func, args, kwargs, result)
+
+    def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        name, varies = _name_of(func), self._varies((args, kwargs))
+        inplace = _is_inplace(name, kwargs) or getattr(func, "__name__", "") == "__set__"
+        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result)):
+            return self._asked(name, args, result) if varies and name not in _METADATA else result
+        try:
+            node = self._call_node(func, name, args, kwargs)
+        except UntraceableError:
+            if varies or inplace or any(isinstance(leaf, torch.Tensor) for leaf in _leaves((args, kwargs))):
+                raise
+            node = self._constant(result)  # made from plain values no graph can hold, such as an array
+        if inplace:
+            self._effects.add(node)
+        return self._bound(result, node, varies, inplace)
+
+    def _asked(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+        """A tensor's sizes stay symbolic; any other answer is the example's."""
+        tensor = args[0] if args else None
+        if isinstance(tensor, torch.Tensor) and name in ("shape", "size"):
+            if isinstance(result, int):
+                return self._size(tensor, _plain(args[1]) % tensor.ndim)
+            return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
+        if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
+            return self._remembering(result, self._create("call_method", name, self._arguments(args)))
+        if self._strict and name != "__len__":
+            raise UntraceableError(f"{name} asks for the contents of a tensor")
+        shown = repr(result)
+        self.answered(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
+        return result
+
+    def _size(self, tensor: torch.Tensor, dim: int) -> Any:
+        sizes = self._bindings[tensor].sizes if tensor in self._bindings else {}
+        if dim not in sizes or sizes[dim]._erased:
+            sizes[dim] = self._create("call_method", "size", (self._argument(tensor), dim))
+        return self._remembering(int(tensor.shape[dim]), sizes[dim])
+
+    def _remembering(self, value: Any, node: fx.Node) -> Any:
+        number: Any = (ShadowInt if isinstance(value, int) else ShadowFloat)(value)
+        number.tracer, number.node = self, node
+        return number
+
+    def _call_node(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        arguments, keywords = self._arguments(args), self._argument(kwargs)
+        wrapper = getattr(func, "__name__", "")
+        if wrapper == "__get__":
+            return self._create("call_function", getattr, (arguments[0], name))
+        if wrapper == "__set__":
+            return self._create("call_function", setattr, (arguments[0], name, arguments[1]))
+        if not _is_method(func):
+            return self._create("call_function", func, arguments, keywords)
+        if name in _OPERATORS and not keywords:
+            return self._create("call_function", _OPERATORS[name], arguments)
+        if name in _SWAPPED and not keywords:
+            return self._create("call_function", _SWAPPED[name], arguments[::-1])
+        return self._create("call_method", name, arguments, keywords)
+
+    # Modules.
+
+    @contextmanager
+    def _watching_modules(self) -> Iterator[None]:
+        original = nn.Module.__call__
+        tracer = self
+
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if tracer._paused or module is tracer._root or module not in tracer._paths:
+                return original(module, *args, **kwargs)
+            return tracer._called(original, module, args, kwargs)
+
+        nn.Module.__call__ = watched  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    def _called(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
+        name, depth = self._paths[module], len(self._stack)
+        self._stack[f"{name}@{depth}"] = (name, type(module))
+        try:
+            if is_leaf(module, sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))):
+                return self._leaf(original, module, args, kwargs)
+            mark = len(self.graph.nodes)
+            try:
+                result = original(module, *args, **kwargs)
+                for leaf in _leaves(result):
+                    self._require_known(leaf)
+                return result
+            except MemoryError:
+                raise
+            except Exception as error:
+                self._roll_back(mark, name)
+                try:
+                    result = self._leaf(original, module, args, kwargs)
+                except Exception:
+                    raise error from None  # it fails as a whole too: the caller's business, for the first reason
+                self.opaque.append(Opaque(name, describe_error(error), place_of(error)))
+                return result
+        finally:
+            while len(self._stack) > depth:
+                self._stack.popitem()
+
+    def _leaf(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
+        arguments, keywords = self._arguments(args), self._argument(kwargs)
+        with self._pause():
+            result = original(module, *_mapped(args, _plain), **_mapped(kwargs, _plain))
+            node = self._create("call_module", self._paths[module], arguments, keywords)
+            return self._bound(result, node, self._varies((args, kwargs)), inplace=False)
+
+    def _roll_back(self, mark: int, name: str) -> None:
+        """Forget what was recorded since."""
+        for node in reversed(list(self.graph.nodes)[mark:]):
+            self.graph.erase_node(node)
+        self.opaque = [opaque for opaque in self.opaque if not opaque.name.startswith(f"{name}.")]
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        paused, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = paused
+
+    # Values and nodes.
+
+    def _create(
+        self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> fx.Node:
+        node = self.graph.create_node(op, target, args, kwargs or {})
+        node.meta["nn_module_stack"] = self._stack.copy()
+        return node
+
+    def _varies(self, value: Any) -> bool:
+        return any(
+            isinstance(leaf, Number)
+            or (isinstance(leaf, torch.Tensor) and leaf in self._bindings and self._bindings[leaf].varies)
+            for leaf in _leaves(value)
+        )
+
+    def _bound(self, result: Any, node: fx.Node, varies: bool, inplace: bool) -> Any:
+        """Shadow every tensor of a result. One that was there before gets a second self: both keep their node."""
+        if isinstance(result, torch.Tensor):
+            if not inplace and self._is_known(result):
+                result = result.detach()
+            self._bindings[result] = _Binding(node, varies)
+            return result
+        if isinstance(result, Mapping):
+            for key, item in result.items():
+                self._bound(item, self._create("call_function", operator.getitem, (node, key)), varies, inplace)
+            return result
+        if isinstance(result, list | tuple):
+            items = [
+                self._bound(item, self._create("call_function", operator.getitem, (node, index)), varies, inplace)
+                for index, item in enumerate(result)
+            ]
+            return type(result)(items) if type(result) in (list, tuple) else result
+        return result
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self._argument(arg) for arg in args)
+
+    def _argument(self, value: Any) -> Any:
+        return _mapped(value, self._leaf_argument)
+
+    def _leaf_argument(self, value: Any) -> Any:
+        """A value as fx keeps it in a node's arguments."""
+        if isinstance(value, torch.Tensor):
+            return self._node_of(value)
+        if isinstance(value, Number):
+            if value.node._erased:
+                raise UntraceableError("a size measured inside a module that was rolled back")
+            return value.node
+        if value is None or value is ... or isinstance(value, base_types):
+            return value
+        if _is_record(value):
+            return self._create("call_function", type(value), self._arguments(tuple(value)))
+        raise UntraceableError(f"an argument of type {type(value).__name__}")
+
+    def _node_of(self, tensor: torch.Tensor) -> fx.Node:
+        if tensor in self._bindings:
+            node: fx.Node = self._bindings[tensor].node
+            if node._erased:
+                raise UntraceableError("a tensor computed inside a module that was rolled back")
+            return node
+        self._require_known(tensor)
+        return self._attribute(self._names[id(tensor)]) if id(tensor) in self._names else self._constant(tensor)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._bindings or id(tensor) in self._names or id(tensor) in self._older
+
+    def _require_known(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor) and not self._is_known(value):
+            raise UntraceableError(f"a tensor {list(value.shape)} made by a call that torch does not show")
+
+    def _attribute(self, name: str) -> fx.Node:
+        if name not in self._attributes or self._attributes[name]._erased:
+            self._attributes[name] = self._create("get_attr", name)
+        return self._attributes[name]
+
+    def _constant(self, value: Any) -> fx.Node:
+        if not isinstance(value, torch.Tensor):
+            raise UntraceableError(f"a constant of type {type(value).__name__}")
+        name = next(
+            n
+            for i in itertools.count()
+            if not hasattr(self._root, n := f"_tensor_constant{i}") and n not in self.constants
+        )
+        self.constants[name] = value.detach().clone()
+        return self._create("get_attr", name)
+
+    def _sweep(self) -> None:
+        """Remove what nothing reads: sizes asked for a comparison, parts of a tuple left aside."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self._effects:
+                self.graph.erase_node(node)

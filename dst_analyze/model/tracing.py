@@ -1,0 +1,265 @@
+"""`trace_model`: the user's model and one example become a `TracedModel`, layer by layer with what is known of each.
+
+A layer is one weight tensor that reaches a matmul or a convolution, found by the audit (`audit.py`), named after the
+module that owns it. The graph (`graph.py`) says on which rung of the ladder each layer stands.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from torch import fx, nn
+
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.audit import Audit, WeightUse
+from dst_analyze.model.axes import RowLayout
+from dst_analyze.model.copying import copied
+from dst_analyze.model.graph import GraphTrace, trace_graph
+from dst_analyze.model.inputs import Inputs, as_inputs
+from dst_analyze.model.macs import total_macs
+from dst_analyze.model.preserve import preserved
+from dst_analyze.model.skipped import Skipped, skipped_parameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """One maskable weight tensor, in the order of its first use."""
+
+    name: str
+    kind: str  # class of the module that owns the weight, or "parameter" for a raw one
+    parameter: str  # qualified name of the tensor
+    aliases: tuple[str, ...]  # every name it goes by: more than one for tied weights
+    shape: tuple[int, ...]
+    params: int
+    layout: RowLayout
+    op: str
+    macs: int  # per sample
+    macs_note: str  # "" where torch's counter knew the operation
+    output_shape: tuple[int, ...]
+    rung: int
+    recurrent: bool
+    place: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the model the analysis can speak of, as shares between 0 and 1."""
+
+    weights: float  # of the weights that reach a matmul or convolution: masked
+    parameters: float  # of all parameters: visible in the graph
+    masked: float  # of all parameters: masked
+
+    def describe(self) -> str:
+        return (
+            f"{self.weights:.1%} of the matmul and convolution weights can be masked "
+            f"({self.masked:.1%} of all parameters); {self.parameters:.1%} of the parameters are visible in the graph"
+        )
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model read: its layers, what was left out and why, and the graph where there is one."""
+
+    model: nn.Module = field(repr=False)  # the user's own object, untouched
+    inputs: Inputs = field(repr=False)
+    graph: GraphTrace = field(repr=False)
+    layers: tuple[LayerFacts, ...]
+    skipped: tuple[Skipped, ...]
+    coverage: Coverage
+    params: int
+    macs: int  # per sample
+    uncounted: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def graph_module(self) -> fx.GraphModule | None:
+        return self.graph.graph_module
+
+    @property
+    def rung(self) -> int:
+        return self.graph.rung
+
+    def frame(self) -> pd.DataFrame:
+        """One row per layer, for notebooks and CSV."""
+        import pandas as pd
+
+        columns = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
+        rows = [
+            {c: str(list(v)) if isinstance(v := getattr(layer, c), tuple) else v for c in columns}
+            for layer in self.layers
+        ]
+        return pd.DataFrame(rows, columns=list(columns))
+
+
+def trace_model(
+    model: nn.Module, example_inputs: Any, *, include: Iterable[str] = (), exclude: Iterable[str] = ()
+) -> TracedModel:
+    """Read a model by running its example: no training, the model itself untouched.
+
+    ``include`` and ``exclude`` are shell patterns on layer (or parameter) names.
+    """
+    inputs = as_inputs(example_inputs, model)
+    copy = copied(model)
+    audit, notes = _audited(copy, inputs)
+    macs, uncounted = _macs(copy, inputs)
+    graph = trace_graph(model, inputs)
+    found = _layers(copy, audit, graph, inputs.batch_size)
+    layers, left_out = _selected(found, tuple(include), tuple(exclude))
+    unmaskable = [use for use in audit.uses.values() if not use.parameter or _refusal(use)]
+    skipped = (
+        *(Skipped(use.parameter or f"tensor {list(use.shape)}", _refusal(use), use.shape, use.place) for use in unmaskable),
+        *left_out,
+        *skipped_parameters(copy, audit, {alias for layer in found for alias in layer.aliases}),
+    )
+    sizes = {name: p.numel() for name, p in copy.named_parameters()}
+    params, masked = sum(sizes.values()), sum(layer.params for layer in layers)
+    reached = sum(use.tensor.numel() for use in audit.uses.values())
+    return TracedModel(
+        model=model,
+        inputs=inputs,
+        graph=graph,
+        layers=layers,
+        skipped=skipped,
+        coverage=Coverage(
+            weights=masked / reached if reached else 0.0,
+            parameters=sum(n for name, n in sizes.items() if name in graph.parameters) / params if params else 0.0,
+            masked=masked / params if params else 0.0,
+        ),
+        params=params,
+        macs=macs + audit.missed_macs // inputs.batch_size,
+        uncounted=uncounted,
+        notes=(*notes, *graph.notes),
+    )
+
+
+def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
+    """Both modes are run: auxiliary heads live in training only, and some models differ more than that."""
+    audit, notes = Audit(copy), []
+    with preserved(copy):
+        copy.eval()
+        try:
+            audit.run(copy, inputs, "eval")
+        except Exception as error:
+            raise _cannot_run(error, inputs) from error
+        copy.train()
+        try:
+            audit.run(copy, inputs, "train")
+        except Exception as error:  # a batch of one under batch norm, targets a detector wants: the eval run stands
+            notes.append(f"read in eval mode only: in training mode the example fails with {_short(error)}")
+    return audit, notes
+
+
+def _macs(copy: nn.Module, inputs: Inputs) -> tuple[int, tuple[str, ...]]:
+    with preserved(copy):
+        copy.eval()
+        macs, uncounted = total_macs(lambda: inputs.call(copy))
+    return macs // inputs.batch_size, uncounted
+
+
+def _layers(copy: nn.Module, audit: Audit, graph: GraphTrace, batch: int) -> list[LayerFacts]:
+    aliases: dict[int, list[str]] = {}
+    for name, parameter in copy.named_parameters(remove_duplicate=False):
+        aliases.setdefault(id(parameter), []).append(name)
+    uses = [(key, use) for key, use in audit.uses.items() if use.parameter and not _refusal(use)]
+    names = _names(copy, [use.parameter for _, use in uses])
+    return [
+        LayerFacts(
+            name=names[use.parameter],
+            kind=_kind(copy, use.parameter),
+            parameter=use.parameter,
+            aliases=tuple(aliases[key]),
+            shape=use.shape,
+            params=use.tensor.numel(),
+            layout=use.layout,
+            op=use.op,
+            macs=use.macs // batch,
+            macs_note=use.macs_note,
+            output_shape=use.output_shape,
+            rung=graph.rung if any(alias in graph.parameters for alias in aliases[key]) else 3,
+            recurrent=use.recurrent,
+            place=use.place,
+        )
+        for key, use in uses
+    ]
+
+
+def _owner(parameter: str) -> str:
+    """The module a parameter belongs to in the reader's eyes: of a parametrized weight, the layer itself."""
+    return parameter.partition(".parametrizations.")[0] if ".parametrizations." in parameter else parameter.rpartition(".")[0]
+
+
+def _names(model: nn.Module, parameters: Sequence[str]) -> dict[str, str]:
+    """A layer goes by its module's name where the module is a layer with one weight, else by the weight's own."""
+    owned = Counter(_owner(parameter) for parameter in parameters)
+    containers = {_owner(name) for name, _ in model.named_modules() if ".parametrizations" not in name}
+    return {
+        parameter: owner if (owner := _owner(parameter)) and owned[owner] == 1 and owner not in containers else parameter
+        for parameter in parameters
+    }
+
+
+def _kind(model: nn.Module, parameter: str) -> str:
+    owner = model.get_submodule(_owner(parameter))
+    if type(owner).__module__ == "torch.nn.utils.parametrize":  # Parametrized<Layer>, made on the fly
+        return type(owner).__mro__[1].__name__
+    standard = type(owner).__name__
+    leaf = parameter.rpartition(".")[2]
+    return standard if leaf.startswith(("weight", "in_proj", "original", "q_proj", "k_proj", "v_proj")) else "parameter"
+
+
+def _refusal(use: WeightUse) -> str:
+    """Why a weight that does reach an operation cannot carry a mask; empty if it can."""
+    if not use.parameter:
+        return "a trainable tensor that is not registered as a parameter of any module"
+    if not use.tensor.dtype.is_floating_point:
+        return f"dtype {use.tensor.dtype} has no order of magnitudes to threshold"
+    return ""
+
+
+def _selected(
+    layers: Sequence[LayerFacts], include: tuple[str, ...], exclude: tuple[str, ...]
+) -> tuple[tuple[LayerFacts, ...], list[Skipped]]:
+    for option, patterns in (("--include", include), ("--exclude", exclude)):
+        for pattern in patterns:
+            if not any(_matches(layer, (pattern,)) for layer in layers):
+                raise OptionError(
+                    f"{option} {pattern!r} matches no layer",
+                    hint="layers are named as `dst-analyze inspect` shows them, e.g. "
+                    + ", ".join(repr(layer.name) for layer in layers[:3]),
+                )
+    kept, left = [], []
+    for layer in layers:
+        if include and not _matches(layer, include):
+            left.append(Skipped(layer.name, "not matched by --include", layer.shape, layer.place))
+        elif _matches(layer, exclude):
+            left.append(Skipped(layer.name, "left out by --exclude", layer.shape, layer.place))
+        else:
+            kept.append(layer)
+    return tuple(kept), left
+
+
+def _matches(layer: LayerFacts, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (layer.name, *layer.aliases))
+
+
+def _cannot_run(error: Exception, inputs: Inputs) -> ModelError:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "dst_analyze" not in f.filename]
+    own = [f for f in frames if "site-packages" not in f.filename] or frames
+    return ModelError(
+        f"the model does not run on its example inputs ({inputs.describe()}): {_short(error)}",
+        place=f"{own[-1].filename}:{own[-1].lineno}" if own else "",
+        hint="define example_inputs() in the model's file: a tensor, a tuple of arguments, or a dict of keywords",
+    )
+
+
+def _short(error: BaseException) -> str:
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first[:200]}"

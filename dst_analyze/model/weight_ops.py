@@ -1,0 +1,192 @@
+"""The operations a weight can reach, as a table: which argument is the weight, and which of its axes are contracted.
+
+Every entry maps the name of a torch function to a rule; a rule looks at the call and yields the weights in it.
+`register_weight_op` adds one. An operation that is not in the table is not a matmul or convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+@dataclass(frozen=True)
+class WeightArgument:
+    """One weight in one call: ``columns`` are the axes the operation sums over, the others number output neurons.
+
+    ``split`` (axis, parts) names an axis that must be seen as two before columns are counted: groups of a transposed
+    convolution, gates of a recurrent layer; ``blocks`` are axes (after the split) that hold separate matrices.
+    ``positions`` counts how often each weight is multiplied, where torch's FLOP counter cannot say.
+    """
+
+    tensor: torch.Tensor
+    columns: tuple[int, ...]
+    split: tuple[int, int] | None = None
+    blocks: tuple[int, ...] = ()
+    positions: int | None = None
+    recurrent: bool = False
+
+
+Rule = Callable[[tuple[Any, ...], Mapping[str, Any]], Iterator[WeightArgument]]
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, *names: str) -> Any:
+    if position < len(args):
+        return args[position]
+    return next((kwargs[name] for name in names if name in kwargs), None)
+
+
+def _linear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    weight = _argument(args, kwargs, 1, "weight")
+    yield WeightArgument(weight, (weight.ndim - 1,))
+
+
+def _convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    weight = _argument(args, kwargs, 1, "weight")
+    yield WeightArgument(weight, tuple(range(1, weight.ndim)))
+
+
+def _transposed_convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    weight = _argument(args, kwargs, 1, "weight")
+    groups = _argument(args, kwargs, 6, "groups") or 1
+    # [in, out / groups, *kernel]: the output channel is (group, axis 1), and the group is the outer part of axis 0.
+    yield WeightArgument(weight, (1, *range(3, weight.ndim + 1)), split=(0, int(groups)))
+
+
+def _convolution_tbc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    yield WeightArgument(_argument(args, kwargs, 1, "weight"), (0, 1))
+
+
+def _bilinear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    first, weight = _argument(args, kwargs, 0, "input1"), _argument(args, kwargs, 2, "weight")
+    yield WeightArgument(weight, (1, 2), positions=first.numel() // max(first.shape[-1], 1))
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> Iterator[WeightArgument]:
+    yield WeightArgument(left, (left.ndim - 1,))
+    yield WeightArgument(right, (max(right.ndim - 2, 0),))
+
+
+def _matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    yield from _product(
+        _argument(args, kwargs, 0, "input", "self"), _argument(args, kwargs, 1, "other", "mat2", "vec", "tensor")
+    )
+
+
+def _reversed_matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    yield from _product(args[1], args[0])
+
+
+def _added_matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    left = _argument(args, kwargs, 1, "mat1", "batch1", "mat")
+    yield from _product(left, _argument(args, kwargs, 2, "mat2", "batch2", "vec"))
+
+
+def _einsum(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    equation = args[0]
+    operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+    if not isinstance(equation, str):  # the sublist form: einsum(tensor, [0, 1], ...)
+        return
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if not output and "->" not in equation:
+        output = "".join(sorted(c for c in set(inputs) - {",", "."} if inputs.count(c) == 1))
+    for term, tensor in zip(terms, operands, strict=False):
+        # An ellipsis stands for leading batch axes here; letters are then counted from the end.
+        letters = term.replace("...", "")
+        offset = tensor.ndim - len(letters)
+        yield WeightArgument(tensor, tuple(offset + i for i, letter in enumerate(letters) if letter not in output))
+
+
+def _tensordot(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    left, right = args[0], args[1]
+    dims = _argument(args, kwargs, 2, "dims")
+    dims = 2 if dims is None else dims
+    if isinstance(dims, int):
+        yield WeightArgument(left, tuple(range(left.ndim - dims, left.ndim)))
+        yield WeightArgument(right, tuple(range(dims)))
+    else:
+        for tensor, axes in zip((left, right), dims, strict=True):
+            yield WeightArgument(tensor, tuple(int(axis) % tensor.ndim for axis in axes))
+
+
+def _gated(gates: int, parameters: Sequence[torch.Tensor], positions: int) -> Iterator[WeightArgument]:
+    """The matrices of a recurrent layer: [gates x hidden, in], each gate a matrix of its own; a projection has none."""
+    hidden = max((p.shape[0] for p in parameters if p.ndim == 2), default=0)
+    for parameter in parameters:
+        if parameter.ndim == 2:
+            parts = gates if parameter.shape[0] == hidden else 1
+            yield WeightArgument(
+                parameter,
+                columns=(2,),
+                split=(0, parts),
+                blocks=(0,),
+                positions=positions,
+                recurrent=True,
+            )
+
+
+def _recurrent(gates: int) -> Rule:
+    def rule(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+        # (input, hx, flat_weights, ...) or, packed, (data, batch_sizes, hx, flat_weights, ...)
+        weights = [a for a in args if isinstance(a, (list, tuple))][-1]
+        yield from _gated(gates, weights, args[0].numel() // max(args[0].shape[-1], 1))
+
+    return rule
+
+
+def _recurrent_cell(gates: int) -> Rule:
+    def rule(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+        weights = [a for a in args[2:] if isinstance(a, torch.Tensor)]  # (input, hx, w_ih, w_hh, b_ih, b_hh)
+        yield from _gated(gates, weights, args[0].numel() // max(args[0].shape[-1], 1))
+
+    return rule
+
+
+def _attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """`F.multi_head_attention_forward`: torch function modes see the whole, not the projections inside."""
+    queries, keys, values = (t.numel() // max(t.shape[-1], 1) for t in args[:3])
+    packed = _argument(args, kwargs, 5, "in_proj_weight")
+    if packed is not None:
+        positions = (queries + keys + values) // 3
+        yield WeightArgument(packed, (2,), split=(0, 3), blocks=(0,), positions=positions)
+    for name, positions in (("q_proj_weight", queries), ("k_proj_weight", keys), ("v_proj_weight", values)):
+        if kwargs.get(name) is not None:
+            yield WeightArgument(kwargs[name], (1,), positions=positions)
+    yield WeightArgument(_argument(args, kwargs, 11, "out_proj_weight"), (1,), positions=queries)
+
+
+_RULES: dict[str, Rule] = {
+    "linear": _linear,
+    "bilinear": _bilinear,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), _convolution),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
+    "conv_tbc": _convolution_tbc,
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),
+    "__rmatmul__": _reversed_matmul,
+    **dict.fromkeys(("addmm", "addmm_", "baddbmm", "addbmm", "addmv"), _added_matmul),
+    "einsum": _einsum,
+    "tensordot": _tensordot,
+    **dict.fromkeys(("rnn_tanh", "rnn_relu"), _recurrent(1)),
+    "lstm": _recurrent(4),
+    "gru": _recurrent(3),
+    **dict.fromkeys(("rnn_tanh_cell", "rnn_relu_cell"), _recurrent_cell(1)),
+    "lstm_cell": _recurrent_cell(4),
+    "gru_cell": _recurrent_cell(3),
+    "multi_head_attention_forward": _attention,
+}
+
+
+def register_weight_op(name: str, rule: Rule) -> None:
+    """Teach the audit one more operation: ``rule(args, kwargs)`` yields the `WeightArgument`s of a call."""
+    _RULES[name] = rule
+
+
+def weights_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[WeightArgument]:
+    """The weights (or activations: the caller knows which) that a call contracts; empty for any other operation."""
+    rule = _RULES.get(name)
+    if rule is None:
+        return []
+    return [found for found in rule(args, kwargs) if isinstance(found.tensor, torch.Tensor)]

@@ -1,0 +1,65 @@
+"""The page: a run folder becomes report.html, one file that needs nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dst_analyze.ranking.table import by_reason, export_table, remaining_table
+from dst_analyze.report.figures import pattern_svg
+from dst_analyze.sweep.folder import REPORT, TABLE, read_run, write_csv, write_text
+from dst_analyze.sweep.record import SweepRecord, alpha_label
+
+
+def write_report(run_folder: Path | str) -> Path:
+    """Write report.html and table.csv into a run folder, from that folder alone; returns the page's path."""
+    record = read_run(run_folder)
+    write_csv(record.folder / TABLE, export_table(record))
+    page = record.folder / REPORT
+    write_text(page, render(record))
+    return page
+
+
+def render(record: SweepRecord) -> str:
+    """The page as text; the same record gives the same bytes."""
+    environment = Environment(
+        loader=PackageLoader("dst_analyze.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, part=part, score=score, count=count, alpha=alpha_label)
+    table = remaining_table(record)
+    return environment.get_template("template.html").render(
+        record=record,
+        config=record.config,
+        manifest=record.manifest,
+        notes=record.notes(),
+        figure=Markup(pattern_svg(table)),  # matplotlib escapes the names it draws
+        layers=list(zip(record.layers.to_dict("records"), table.to_numpy().tolist(), strict=True)),
+        skipped=by_reason(record.manifest.model.skipped),
+    )
+
+
+def percent(ratio: float | None) -> str:
+    return "–" if ratio is None or math.isnan(ratio) else f"{100 * ratio:.1f}"
+
+
+def part(ratio: float) -> str:
+    """The length of a bar, 0 to 1."""
+    return "0" if math.isnan(ratio) else f"{ratio:.3f}"
+
+
+def score(value: float | None, kind: str) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"
+
+
+def count(number: float | None) -> str:
+    """Thousands set apart; a dash for what could not be counted."""
+    return "–" if number is None or math.isnan(number) else f"{int(number):,}"

@@ -1,0 +1,271 @@
+"""Data in whatever form a user has them, as batches; and what a batch means: a model's inputs, its loss, its score."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from dst_analyze.errors import DataError, OptionError
+from dst_analyze.model.example import batch_inputs
+from dst_analyze.model.inputs import Inputs
+from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE
+
+LossHook = Callable[[Any, Any], torch.Tensor]
+
+_FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors"
+
+
+class Batches(Protocol):
+    """Batches, as often as they are asked for."""
+
+    def stream(self, seed: int) -> Iterator[Any]:
+        """Epoch after epoch without end, in an order that the seed decides."""
+
+    def once(self) -> Iterator[Any]:
+        """All of them, once."""
+
+    @property
+    def per_epoch(self) -> int | None:
+        """How many there are, None if nobody knows."""
+
+    def describe(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class TensorBatches:
+    """Tensors in memory, cut along their first dimension; ``shape`` turns a cut into the batch the model wants."""
+
+    tensors: Any
+    batch_size: int
+    shape: Callable[[Any], Any] | None = None
+
+    @property
+    def samples(self) -> int:
+        return len(tree_leaves(self.tensors)[0])
+
+    @property
+    def per_epoch(self) -> int:
+        whole, rest = divmod(self.samples, self.batch_size)
+        return whole + (rest > 1 or (rest == 1 and not whole))
+
+    def stream(self, seed: int) -> Iterator[Any]:
+        order = torch.Generator().manual_seed(seed)
+        return _endless(lambda: self._cut(torch.randperm(self.samples, generator=order)))
+
+    def once(self) -> Iterator[Any]:
+        return self._cut(torch.arange(self.samples))
+
+    def _cut(self, order: torch.Tensor) -> Iterator[Any]:
+        for rows in torch.split(order, self.batch_size):
+            batch = tree_map(itemgetter(rows), self.tensors)
+            yield self.shape(batch) if self.shape else batch
+
+    def describe(self) -> str:
+        return f"{self.samples:,} samples in batches of {self.batch_size}"
+
+
+@dataclass(frozen=True)
+class LoaderBatches:
+    """A user's loader: its batches as they come."""
+
+    loader: Any
+
+    @property
+    def per_epoch(self) -> int | None:
+        try:
+            return len(self.loader)
+        except TypeError:  # an iterable data set has no length
+            return None
+
+    def stream(self, seed: int) -> Iterator[Any]:
+        # A loader's own generator would carry on from the trial before: each trial must see its own order, always.
+        for owner in (self.loader, getattr(self.loader, "sampler", None)):
+            generator = getattr(owner, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
+        return _endless(lambda: iter(self.loader))
+
+    def once(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def describe(self) -> str:
+        return f"{self.per_epoch or 'unknown'} batches of a {type(self.loader).__name__}"
+
+
+def as_batches(value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True) -> Batches:
+    """Whatever a user's function returned, as batches; errors name the function."""
+    if _is_tensors(value):
+        tensors = tree_map(_as_tensor, tuple(value) if isinstance(value, list) else value)
+        lengths = {len(tensor) for tensor in tree_leaves(tensors)}
+        if len(lengths) > 1:
+            raise DataError(
+                f"its tensors have different lengths: {sorted(lengths)}", place=place, hint="one row per sample in each"
+            )
+        if lengths == {0}:
+            raise DataError("its tensors are empty", place=place)
+        return TensorBatches(tensors, batch_size or DEFAULT_BATCH_SIZE)
+    if _is_dataset(value):
+        streams = isinstance(value, IterableDataset)
+        if not streams and len(value) == 0:
+            raise DataError("the data set is empty", place=place)
+        order = torch.Generator() if shuffle and not streams else None
+        size = batch_size or DEFAULT_BATCH_SIZE
+        return LoaderBatches(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))
+    if isinstance(value, Iterator):
+        raise DataError(
+            f"a {type(value).__name__} can be read only once, training needs the data again and again",
+            place=place,
+            hint=_FORMS,
+        )
+    if isinstance(value, DataLoader) or (isinstance(value, Iterable) and not isinstance(value, str | bytes)):
+        if batch_size is not None:
+            raise OptionError(
+                "--batch-size has no effect: the data come in batches already",
+                place=place,
+                hint="set the batch size in the loader, or return the data set itself",
+            )
+        return LoaderBatches(value)
+    raise DataError(f"it returned {type(value).__name__}, which is not data", place=place, hint=_FORMS)
+
+
+def first_batch(batches: Batches, *, place: str) -> Any:
+    """The first batch of training, or an error if there is none."""
+    for batch in batches.once():
+        return batch
+    raise DataError("it gives no batches", place=place, hint="the data set is empty, or drop_last drops all of it")
+
+
+def split_batch(batch: Any, model: nn.Module) -> tuple[Inputs, Any]:
+    """A batch as the model's arguments and the target: ``(inputs, target)``, ``(first, second, target)`` or a dict."""
+    if isinstance(batch, Mapping):
+        # Labels go along where the forward takes them: such models compute their loss themselves.
+        known = inspect.signature(model.forward).parameters
+        by_name = {key: value for key, value in batch.items() if key in known}
+        return (Inputs((), by_name) if by_name else Inputs((batch,))), None
+    target = batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    return batch_inputs(batch, model), target
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What training lowers and the test counts; the user's ``loss(outputs, batch)`` where there is one."""
+
+    model: nn.Module  # whose forward says how a batch is passed
+    custom: LossHook | None = None
+    accuracy: bool = False
+
+    def inputs(self, batch: Any) -> Inputs:
+        return split_batch(batch, self.model)[0]
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        """Cross entropy for integer targets, mean squared error for others, unless the user has a loss."""
+        if self.custom is not None:
+            return self.custom(outputs, batch)
+        scores, target = main_output(outputs), split_batch(batch, self.model)[1]
+        if not isinstance(scores, torch.Tensor) or not isinstance(target, torch.Tensor):
+            raise DataError(
+                f"no loss is known for outputs of {_kind(outputs)} and a target of {_kind(target)}",
+                hint="define loss(outputs, batch) in the model file",
+            )
+        if not target.is_floating_point():
+            return F.cross_entropy(_class_scores(scores, target), target.long())
+        if scores.numel() != target.numel():
+            raise DataError(
+                f"outputs of shape {list(scores.shape)} cannot be compared with targets of shape {list(target.shape)}",
+                hint="targets of class labels are integers; for anything else define loss(outputs, batch)",
+            )
+        return F.mse_loss(scores, target.view_as(scores).to(scores.dtype))
+
+    def hits(self, outputs: Any, batch: Any) -> tuple[int, int]:
+        """How many labels are right, of how many; nothing where there are no labels."""
+        scores, target = main_output(outputs), split_batch(batch, self.model)[1]
+        if not is_classification(scores, target):
+            return 0, 0
+        known = target != _IGNORED
+        right = _class_scores(scores, target).argmax(1) == target
+        return int((right & known).sum()), int(known.sum())
+
+
+_IGNORED = -100
+"""The label that cross entropy passes over."""
+
+
+def main_output(outputs: Any) -> Any:
+    """The tensor that predicts: of a dict its ``logits`` or ``out``, of several outputs the first."""
+    if isinstance(outputs, Mapping):
+        return next((outputs[key] for key in ("logits", "out") if key in outputs), next(iter(outputs.values()), None))
+    if isinstance(outputs, tuple | list) and outputs:
+        return main_output(outputs[0])
+    return getattr(outputs, "logits", outputs)
+
+
+def is_classification(scores: Any, target: Any) -> bool:
+    """Whether target holds a class label for each vector of scores."""
+    if not (isinstance(scores, torch.Tensor) and isinstance(target, torch.Tensor)) or target.is_floating_point():
+        return False
+    return scores.ndim == target.ndim + 1 and _class_scores(scores, target).shape[2:] == target.shape[1:]
+
+
+def _class_scores(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Scores with the classes in dimension 1, where torch wants them; sequence models have them last."""
+    if scores.ndim > 2 and scores.shape[2:] != target.shape[1:] and scores.shape[:-1] == target.shape:
+        return scores.movedim(-1, 1)
+    return scores
+
+
+def _kind(value: Any) -> str:
+    return f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"type {type(value).__name__}"
+
+
+def _endless(epoch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+    """Epoch after epoch, without a trailing batch of one: batch norm cannot train on it."""
+    largest = 0
+    while True:
+        given = 0
+        for batch in epoch():
+            size = _size(batch)
+            largest = max(largest, size)
+            if size == 1 < largest:
+                continue
+            given += 1
+            yield batch
+        if not given:
+            raise DataError(
+                "the training data gave no more batches", hint=f"they must be readable again for each epoch: {_FORMS}"
+            )
+
+
+def _size(batch: Any) -> int:
+    return next((len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim), 0)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def _is_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return _is_tensor(value) or (isinstance(value, tuple | list) and bool(value) and all(map(_is_tensor, value)))
+
+
+def _is_dataset(value: Any) -> bool:
+    """Samples by number, whatever the class; a list is taken for a list of batches, that is, for a loader."""
+    by_number = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    return isinstance(value, Dataset) or (by_number and not isinstance(value, Mapping | Sequence))
+
+
+def _as_tensor(value: Any) -> torch.Tensor:
+    """Arrays are float64 by habit, models hardly ever."""
+    tensor = torch.as_tensor(value)
+    return tensor.float() if isinstance(value, np.ndarray) and tensor.dtype == torch.float64 else tensor

@@ -1,0 +1,289 @@
+"""What a sweep leaves behind, as values: its configuration, its trials, and what was read while they ran."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from dst_analyze.errors import OptionError
+
+SCHEMA: Final = 1
+DEFAULT_ALPHAS = (3e-4, 1e-3, 2e-3)
+DEFAULT_STEPS = 600
+DEFAULT_BATCH_SIZE = 64
+DEFAULT_LR = 0.05
+
+UNPRUNED = 0.95
+"""Above this share of weights remaining, an alpha has not pruned anything worth reading."""
+
+
+class Json(BaseModel):
+    """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _seeds(value: Any) -> Any:
+    """``3`` means the seeds 0, 1, 2."""
+    return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_json(value: Any) -> Any:
+    """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
+    return json.loads(json.dumps(value, default=repr))
+
+
+class SweepConfig(Json):
+    """Everything that decides a sweep's numbers; a run folder is named by its hash."""
+
+    model: str
+    model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
+    model_sha256: str | None = None
+    data: str = ""
+    alphas: tuple[float, ...] = DEFAULT_ALPHAS
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
+    epochs: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1)
+    lr: float | None = Field(default=None, gt=0)
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    threshold: Literal["vector", "scalar", "matrix"] = "vector"
+    estimator: Literal["long-tail", "clipped"] = "long-tail"
+    operator: Literal["auto", "eager", "compiled"] = "auto"
+
+    @model_validator(mode="after")
+    def _sensible(self) -> SweepConfig:
+        if not self.alphas:
+            raise ValueError("alphas: at least one is needed")
+        for alpha in self.alphas:
+            if not (math.isfinite(alpha) and alpha > 0):
+                raise ValueError(f"alphas: {alpha} is not a positive number")
+        for name in ("alphas", "seeds"):
+            values = getattr(self, name)
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{name}: {twice} is given twice")
+        if not self.seeds:
+            raise ValueError("seeds: at least one is needed")
+        wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
+        if wrong is not None:
+            raise ValueError(f"seeds: {wrong} is not between 0 and 2^32")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError("epochs and steps both set the length of training: give one of them")
+        return self
+
+    @classmethod
+    def checked(cls, **options: Any) -> SweepConfig:
+        """The configuration, or an OptionError that names the option."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = str(first["loc"][0]) if first["loc"] else ""
+            if first["type"] == "extra_forbidden":
+                raise OptionError(
+                    f"there is no option {name!r}", hint=f"options: {', '.join(sorted(cls.model_fields))}"
+                ) from None
+            text = first["msg"].removeprefix("Value error, ")
+            place = f"option {name}, given as {first['input']!r}" if name else ""
+            hint = "alphas are the strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
+            raise OptionError(text[:1].lower() + text[1:], place=place, hint=hint) from None
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def trials(self) -> Iterator[TrialKey]:
+        """One dense trial for reference, then every alpha with every seed."""
+        yield TrialKey(None, self.seeds[0])
+        for alpha in self.alphas:
+            for seed in self.seeds:
+                yield TrialKey(alpha, seed)
+
+
+@dataclass(frozen=True)
+class TrialKey:
+    """One trial of the grid: an alpha (None: dense, nothing masked) and a seed."""
+
+    alpha: float | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The trial's folder, ``alpha=1e-05,seed=0``: every digit of alpha, so that no two trials share one."""
+        return f"{'dense' if self.alpha is None else f'alpha={self.alpha!r}'},seed={self.seed}"
+
+
+class TrialResult(Json):
+    """How one trial ended. ``remaining`` is the median over the last quarter of training; loss and score are tests."""
+
+    alpha: float | None
+    seed: int
+    status: Literal["done", "diverged"]
+    steps: int
+    loss: float | None = None
+    score: float | None = None
+    remaining: float | None = None
+    resets: dict[str, int] = {}
+    seconds: float
+
+    @property
+    def key(self) -> TrialKey:
+        return TrialKey(self.alpha, self.seed)
+
+
+class SkippedLayer(Json):
+    """A weight that was not analysed, and why."""
+
+    name: str
+    reason: str
+    place: str = ""
+    params: int = 0
+
+
+class ModelSummary(Json):
+    """What tracing found, beyond the layers themselves."""
+
+    name: str
+    spec: str
+    sha256: str | None
+    params: int
+    macs: int | None
+    rung: int
+    coverage: str
+    skipped: tuple[SkippedLayer, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class DataSummary(Json):
+    """Which data the sweep saw. ``stand_in``: not the user's, so the pattern is only as good as the likeness."""
+
+    description: str
+    stand_in: bool
+    score: Literal["accuracy", "loss"]
+    scored_on: Literal["test", "train"]
+
+
+class Manifest(Json):
+    """Who wrote a run folder, from what, with which versions."""
+
+    tool: Literal["dst-analyze"] = "dst-analyze"
+    schema_version: Literal[1] = SCHEMA
+    versions: dict[str, str]
+    model: ModelSummary
+    data: DataSummary
+    steps: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a reader must know before believing the numbers."""
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well."""
+
+    folder: Path
+    config: SweepConfig
+    manifest: Manifest
+    layers: pd.DataFrame
+    trials: tuple[TrialResult, ...]
+    frame: pd.DataFrame
+
+    @property
+    def complete(self) -> bool:
+        return all(trial.status == "done" for trial in self.trials)
+
+    @property
+    def dense(self) -> TrialResult:
+        return next(trial for trial in self.trials if trial.alpha is None)
+
+    def at(self, alpha: float) -> list[TrialResult]:
+        """The trials of one alpha that ended well."""
+        return [trial for trial in self.trials if trial.alpha == alpha and trial.status == "done"]
+
+    def remaining(self, alpha: float) -> float | None:
+        """The model's remaining ratio at one alpha, mean over seeds."""
+        return _mean([trial.remaining for trial in self.at(alpha)])
+
+    def score(self, alpha: float) -> float | None:
+        return _mean([trial.score for trial in self.at(alpha)])
+
+    def notes(self) -> list[Note]:
+        """What the numbers cannot say of themselves, most important first."""
+        notes = []
+        if self.manifest.data.stand_in:
+            notes.append(
+                Note(
+                    "Stand-in data",
+                    f"The model file gives no data, so the sweep trained on {self.manifest.data.description}. "
+                    "The pattern shows how the method works, not what your data need: define train_data().",
+                )
+            )
+        for trial in self.trials:
+            if trial.status == "diverged":
+                which = "the dense trial" if trial.alpha is None else f"alpha {alpha_label(trial.alpha)}"
+                notes.append(
+                    Note(
+                        "Diverged",
+                        f"The loss of {which}, seed {trial.seed}, was no longer finite at step {trial.steps}: "
+                        "the trial is left out. A lower learning rate may help.",
+                    )
+                )
+        flat = [a for a in self.config.alphas if (ratio := self.remaining(a)) is not None and ratio > UNPRUNED]
+        if flat:
+            notes.append(
+                Note(
+                    "Nothing was pruned",
+                    f"At alpha {', '.join(map(alpha_label, flat))} more than {UNPRUNED:.0%} of the weights remain: "
+                    f"the budget of {self.manifest.steps} steps was too short to see anything. "
+                    "Train longer or raise alpha.",
+                )
+            )
+        resets = {trial.key: sum(trial.resets.values()) for trial in self.trials if trial.resets}
+        if resets:
+            layers = sorted({layer for trial in self.trials for layer in trial.resets})
+            shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
+            notes.append(
+                Note(
+                    "Resets",
+                    f"Thresholds were set back to zero {sum(resets.values())} times because a layer kept at most 1 % "
+                    f"({shown}). Read the ratios of these layers as a sawtooth's median.",
+                )
+            )
+        return notes
+
+
+def late(frame: pd.DataFrame) -> pd.DataFrame:
+    """The readings of the last quarter of each trial: a single last reading depends on when a reset fired."""
+    trial = [key for key in ("alpha", "seed") if key in frame]
+    last = frame.groupby(trial)["step"].transform("max") if trial else frame["step"].max()
+    return frame[frame["step"] > 0.75 * last]
+
+
+def alpha_label(alpha: float) -> str:
+    """``0.0001`` as ``1e-4``: short, and every digit there."""
+    if 0.1 <= alpha < 1000:
+        return f"{alpha!r}"
+    return f"{Decimal(repr(alpha)).normalize():e}"
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

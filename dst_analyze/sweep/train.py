@@ -1,0 +1,68 @@
+"""Training: one loop for dense and masked models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.sweep.data import Objective
+
+
+class DivergedError(Exception):
+    """The loss is no longer a finite number; ``step`` is where."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(f"the loss is not finite at step {step}")
+
+
+def train(
+    model: nn.Module | MaskedModel,
+    batches: Iterable[Any],
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    schedule: LRScheduler,
+    *,
+    steps: int,
+    alpha: float,
+    on_step: Callable[[int, float], None],
+) -> None:
+    """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other."""
+    model.train()
+    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+        if isinstance(model, MaskedModel):
+            model.reset_collapsed()
+        outputs = objective.inputs(batch).call(model)
+        loss = total = objective.loss(outputs, batch)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(step)
+        if isinstance(model, MaskedModel):
+            total = loss + alpha * model.sparsity_loss()
+        optimizer.zero_grad()
+        torch.autograd.backward(total)
+        optimizer.step()
+        schedule.step()
+        on_step(step, value)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective) -> tuple[float, float]:
+    """Mean loss and score over all samples, in eval mode."""
+    model.eval()
+    losses = right = samples = labels = 0.0
+    for batch in batches:
+        inputs = objective.inputs(batch)
+        outputs = inputs.call(model)
+        losses += objective.loss(outputs, batch).item() * inputs.batch_size
+        samples += inputs.batch_size
+        hits = objective.hits(outputs, batch)
+        right, labels = right + hits[0], labels + hits[1]
+    loss = losses / samples
+    return loss, right / labels if objective.accuracy else loss

@@ -1,0 +1,218 @@
+"""What the command line shows, as rich renderables. Names and messages come from strangers: they are made inert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import rich.progress
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dst_analyze.errors import DstError
+
+if TYPE_CHECKING:
+    from dst_analyze.model.tracing import TracedModel
+    from dst_analyze.sweep.record import Manifest, Note, SweepRecord
+    from dst_analyze.sweep.trial import Progress
+
+_NARROWEST_NAME = 12
+_GAP = 3  # what rich puts between two columns of this box
+_RUNGS = {
+    1: "torch.fx traced the whole model",
+    2: "torch.fx traced around the parts that refuse it",
+    3: "outside the graph: masked in place, no width can be suggested",
+}
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    """Text without anything a terminal would obey: escapes, bidirectional marks and the like are spelt out."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def elide(name: str, width: int) -> str:
+    """A name on one line of at most so many cells; the middle goes, as names differ at both ends."""
+    name = visible(name).replace("\n", "\\n")
+    if cell_len(name) <= width:
+        return name
+    head, tail = name[:width], name[-width:]
+    while cell_len(head) > (width - 1) // 2:
+        head = head[:-1]
+    while cell_len(head) + 1 + cell_len(tail) > width:
+        tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+def short(number: float | None) -> str:
+    """Three digits and a unit: 1234567 as 1.23M."""
+    if number is None or math.isnan(number):
+        return "–"
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 0.9995 * size:
+            scaled = number / size
+            return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f}{unit}"
+    return f"{number:.0f}"
+
+
+def error_text(error: DstError) -> Text:
+    """Cause, place, the user's own frames, hint."""
+    text = Text.assemble(("error: ", "bold red"), visible(error.cause))
+    if error.place:
+        text.append(f"\n  at {visible(error.place)}")
+    if error.trace:
+        text.append(f"\n{visible(error.trace.rstrip())}", "dim")
+    if error.hint:
+        text.append("\nhint: ", "bold").append(visible(error.hint))
+    return text
+
+
+def note_text(note: Note) -> Text:
+    return Text.assemble((f"! {visible(note.title)}: ", "bold yellow"), visible(note.text))
+
+
+# --- printing ------------------------------------------------------------------------------------------------------
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes every text literally; into a file or a pipe it breaks no lines."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    made.soft_wrap = not made.is_terminal
+    return made
+
+
+def show(where: Console, *parts: RenderableType) -> None:
+    """Print; a table wider than the terminal is printed whole rather than losing digits."""
+    for part in parts:
+        if isinstance(part, Table):
+            where.width = max(where.width, where.measure(part, options=where.options.update(width=10_000)).maximum)
+        where.print(part)
+
+
+class Watch:
+    """Shows a sweep's progress: a bar on a terminal, a line per trial elsewhere."""
+
+    def __init__(self, manifest: Manifest, trials: int, where: Console) -> None:
+        self.manifest, self.trials, self.where = manifest, trials, where
+        self.done = 0
+        self.bar = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            rich.progress.TextColumn("steps"),
+            rich.progress.TimeRemainingColumn(),
+            console=where,
+            transient=True,
+            disable=not where.is_terminal,
+        )
+
+    def __enter__(self) -> Watch:
+        data = self.manifest.data
+        loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
+        show(self.where, Text.assemble((loud, "bold yellow"), visible(data.description)))
+        show(
+            self.where, f"{visible(self.manifest.model.coverage)}\n{self.trials} trials of {self.manifest.steps} steps"
+        )
+        self.bar.start()
+        self.task = self.bar.add_task("", total=self.trials * self.manifest.steps)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        which = "dense" if progress.trial.alpha is None else f"alpha {progress.trial.alpha:g}"
+        kept = "" if progress.remaining is None else f", {progress.remaining:.1%} remain"
+        text = f"{which}, seed {progress.trial.seed}: loss {progress.loss:.3g}{kept}"
+        self.bar.update(self.task, completed=self.done * progress.steps + progress.step, description=text)
+        if progress.step == progress.steps:
+            self.done += 1
+            show(self.where, text)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def sweep_table(record: SweepRecord, width: int) -> Table:
+    """Layers x alphas in percent, the model and its score below."""
+    from dst_analyze.ranking.table import remaining_table
+    from dst_analyze.sweep.record import alpha_label
+
+    kind, facts, alphas = record.manifest.data.score, record.layers, record.config.alphas
+    rows = [
+        [short(params), short(macs), *map(_percent, ratios)]
+        for params, macs, ratios in zip(facts["params"], facts["macs"], remaining_table(record).to_numpy(), strict=True)
+    ]
+    model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(_percent(record.remaining(a)) for a in alphas)]
+    scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
+    unit = "accuracy %" if kind == "accuracy" else "loss"
+    names = [*facts["layer"], "all layers", f"{unit} (dense: {_score(record.dense.score, kind)})"]
+    heads = ["params", "MACs", *map(alpha_label, alphas)]
+    table = _table(heads, names, [*rows, model, scores], width, below=2)
+    table.title = "weights that remain, in %, at each alpha"
+    return table
+
+
+def layer_table(traced: TracedModel, width: int) -> Table:
+    """Each layer's facts, as tracing found them."""
+    rows = [
+        [
+            elide(layer.kind, 20),
+            "x".join(map(str, layer.shape)),
+            short(layer.params),
+            f"{short(layer.macs)}{'*' if layer.macs_note else ''}",
+            str(layer.rung),
+        ]
+        for layer in traced.layers
+    ]
+    return _table(["kind", "shape", "params", "MACs", "rung"], [layer.name for layer in traced.layers], rows, width)
+
+
+def inspection_notes(traced: TracedModel) -> Iterator[str]:
+    """What the table of layers does not say: coverage, rungs, what was left out and what could not be counted."""
+    from dst_analyze.ranking.table import by_reason
+
+    yield traced.coverage.describe()
+    for rung in sorted({layer.rung for layer in traced.layers}):
+        yield f"rung {rung}: {_RUNGS[rung]}"
+    for note in dict.fromkeys(layer.macs_note for layer in traced.layers if layer.macs_note):
+        yield f"* MACs: {note}"
+    if traced.uncounted:
+        yield f"not in the MACs (torch's FlopCounterMode has no formula): {', '.join(traced.uncounted)}"
+    yield from traced.notes
+    for reason, entries in by_reason(traced.skipped):
+        names = ", ".join(elide(entry.name, 40) for entry in entries[:3])
+        more = f" and {len(entries) - 3} more" if len(entries) > 3 else ""
+        place = f" at {entries[0].place}" if entries[0].place else ""
+        yield f"skipped, {short(sum(entry.params for entry in entries))} parameters: {reason}: {names}{more}{place}"
+
+
+def _table(
+    heads: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[str]], width: int, below: int = 0
+) -> Table:
+    """Names to the left, values to the right; names give way if it is too wide. Rows below a line are set apart."""
+    values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
+    room = max(_NARROWEST_NAME, width - values)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
+    table.add_column("layer", no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
+        table.add_row(elide(name, room), *row, end_section=below > 0 and number == len(rows) - below)
+    return table
+
+
+def _percent(ratio: float | None) -> str:
+    return "–" if ratio is None or math.isnan(ratio) else f"{100 * ratio:.1f}"
+
+
+def _score(value: float | None, kind: str) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if kind == "accuracy" else f"{value:.3g}"
