@@ -2,8 +2,8 @@
 
     python benchmarks/masked_step.py [--model NAME ...] [--repeats 60] [--out FILE.csv]
 
-A masked step is all of it: masked forward with the reset check, sparsity loss, backward, optimizer. Reported is the median of
-the ratios of neighbouring steps, so that a slow moment of a shared machine hits both sides alike.
+A masked step is all of it: masked forward with the reset check, sparsity loss, backward, optimizer. Reported is the
+median of the ratios of neighbouring steps, so that a slow moment of a shared machine hits both sides alike.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -18,9 +19,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # run from anywhere, installed or not
 
-import zoo_models
+import zoo_models  # noqa: E402
 
 SOURCES = {
     "torchvision": zoo_models.torchvision_models,
@@ -112,11 +113,14 @@ def measure(source: str, name: str) -> dict[str, Any]:
 def summary(source: str, rows: list[dict[str, Any]]) -> str:
     graphs = [row for row in rows if row["rung"] in (1, 2)]
     rungs = ", ".join(f"{sum(row['rung'] == rung for row in rows)} on rung {rung}" for rung in (1, 2, 3))
-    return (
-        f"{source}: {len(rows)} models, {rungs}, {sum(row['rung'] == 0 for row in rows)} not measured; of those with a"
-        f" graph {sum(not row['opaque'] for row in graphs)} have no opaque leaf, {sum(row['visible'] > 0.99 for row in graphs)}"
-        f" show over 99 % of their parameters, {sum(row['batch'] == 'any' for row in graphs)} hold for another batch size;"
-        f" median {sorted(row['seconds'] for row in rows)[len(rows) // 2]:.1f} s"
+    return "; ".join(
+        (
+            f"{source}: {len(rows)} models, {rungs}, {sum(row['rung'] == 0 for row in rows)} not measured",
+            f"of {len(graphs)} graphs {sum(not row['opaque'] for row in graphs)} have no opaque leaf",
+            f"{sum(row['visible'] > 0.99 for row in graphs)} show over 99 % of the parameters",
+            f"{sum(row['batch'] == 'any' for row in graphs)} hold for another batch size",
+            f"median {statistics.median(row['seconds'] for row in rows):.1f} s",
+        )
     )
 
 

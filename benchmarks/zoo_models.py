@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 
@@ -56,6 +57,13 @@ _CLASSIFIERS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     (r"googlenet", 64, {"init_weights": False}),
     (r".*", 64, {}),
 )
+# Detection models scale their images up and look at a thousand places unless told otherwise.
+_SMALL = {"min_size": 64, "max_size": 96}
+_DETECTORS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (r".*rcnn_", _SMALL | {"rpn_pre_nms_top_n_test": 20, "rpn_post_nms_top_n_test": 10}),
+    (r"retinanet|fcos", _SMALL),
+    (r".*", {}),
+)
 # frames and side of a clip
 _CLIPS: tuple[tuple[str, int, int], ...] = ((r"mvit", 16, 224), (r"s3d", 16, 224), (r"swin3d", 4, 64), (r".*", 4, 64))
 _NO_WEIGHTS: dict[str, dict[str, Any]] = {
@@ -77,11 +85,12 @@ def _photos(_: nn.Module) -> Inputs:
 
 def _plain_nms(boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float) -> torch.Tensor:
     """Non-maximum suppression without torchvision's compiled operator, which is missing beside a CPU-only torch."""
-    overlap = torchvision_module().ops.box_iou(boxes, boxes) > iou_threshold
-    kept: list[int] = []
-    for candidate in scores.argsort(descending=True).tolist():
-        if not overlap[candidate, kept].any():
-            kept.append(candidate)
+    apart = torchvision_module().ops.box_iou(boxes, boxes).le(iou_threshold).numpy()
+    standing, kept = numpy.ones(len(scores), dtype=bool), []
+    for candidate in scores.argsort(descending=True).numpy():
+        if standing[candidate]:
+            kept.append(int(candidate))
+            standing &= apart[candidate]
     return torch.tensor(kept, dtype=torch.int64)
 
 
@@ -105,6 +114,8 @@ def torchvision_models() -> Iterator[ZooModel]:
                 _, side, extra = next(row for row in _CLASSIFIERS if re.match(row[0], name))
                 options |= extra
                 inputs = partial(_image, side)
+            elif kind == "detection":
+                options |= next(extra for pattern, extra in _DETECTORS if re.match(pattern, name))
             elif kind == "segmentation":
                 inputs = partial(_image, 64)
             elif kind == "video":

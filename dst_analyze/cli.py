@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import platform
 import sys
@@ -56,8 +57,6 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
 
 
 def _usage_hint(args: Sequence[str]) -> str:
-    import difflib
-
     close = difflib.get_close_matches(args[0], commands.commands, n=1) if args else []
     if close and close[0] != args[0]:
         return f"did you mean `{PROGRAM} {close[0]}`?"
@@ -166,7 +165,6 @@ def analyze(
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
     from dst_analyze.model.loading import parse_model_args
-    from dst_analyze.report.page import write_report
     from dst_analyze.sweep.grid import plan_sweep, run_plan
     from dst_analyze.terminal import Watch, console, note_text, show, sweep_table, visible
 
@@ -177,6 +175,8 @@ def analyze(
     else:
         with Watch(plan.manifest, len(list(plan.task.config.trials())), console(stderr=True)) as watch:
             record = run_plan(plan, watch)
+    from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
+
     page = write_report(record.folder)
     stdout = console()
     show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
@@ -218,18 +218,20 @@ def _looked_at(
     from dst_analyze.model.loading import load_model
     from dst_analyze.model.tracing import trace_model
 
-    def look(device: str) -> tuple[LoadedModel, TracedModel]:
-        loaded = load_model(spec, model_args=args, device=device)
-        inputs = find_example_inputs(loaded)
-        return loaded, trace_model(loaded.model, inputs, include=include, exclude=exclude)
+    def trace(loaded: LoadedModel) -> TracedModel:
+        return trace_model(loaded.model, find_example_inputs(loaded), include=include, exclude=exclude)
 
-    try:
-        loaded, traced = look("meta")
-    except ModelError:  # code that asks for values has no answer on meta
-        return look("cpu")
-    if traced.rung > 1 and traced.params <= _SMALL:
-        return look("cpu")  # with values to answer it, tracing may come further, as it will in a sweep
-    return loaded, traced
+    loaded = load_model(spec, model_args=args, device="meta")
+    if any(parameter.is_meta for parameter in loaded.model.parameters()):
+        try:
+            traced = trace(loaded)
+            if traced.rung == 1 or traced.params > _SMALL:
+                return loaded, traced
+        except ModelError:  # code that asks for values gets no answer on meta
+            pass
+        # With values, tracing may come further, as it will in a sweep.
+        loaded = load_model(spec, model_args=args)
+    return loaded, trace(loaded)
 
 
 def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:

@@ -127,7 +127,10 @@ class Watch:
         self.bar.stop()
 
     def __call__(self, progress: Progress) -> None:
-        which = "dense" if progress.trial.alpha is None else f"alpha {progress.trial.alpha:g}"
+        from dst_analyze.sweep.record import alpha_label
+
+        alpha = progress.trial.alpha
+        which = "dense" if alpha is None else f"alpha {alpha_label(alpha)}"
         kept = "" if progress.remaining is None else f", {progress.remaining:.1%} remain"
         text = f"{which}, seed {progress.trial.seed}: loss {progress.loss:.3g}{kept}"
         self.bar.update(self.task, completed=self.done * progress.steps + progress.step, description=text)

@@ -42,7 +42,11 @@ def test_rows_follow_permutation_and_reshape(shape: list[int], data: st.DataObje
     made, axes = made.permute(order), axes.permuted(order)
     merged_at = data.draw(st.integers(0, max(len(shape) - 2, 0)))
     if len(shape) > 1:  # merge two neighbours, then cut the result again somewhere
-        target = [*made.shape[:merged_at], made.shape[merged_at] * made.shape[merged_at + 1], *made.shape[merged_at + 2 :]]
+        target = [
+            *made.shape[:merged_at],
+            made.shape[merged_at] * made.shape[merged_at + 1],
+            *made.shape[merged_at + 2 :],
+        ]
         merged = axes.reshaped(target)
         assert merged is not None
         made, axes = made.reshape(target), merged

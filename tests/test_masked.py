@@ -89,8 +89,12 @@ def test_gradients_are_the_papers(name: str, threshold: str) -> None:
         d_t = -(d_p * w * h)
         axes = [axis for axis in range(w.ndim) if t.shape[axis] == 1]
         torch.testing.assert_close(weight.grad.view_as(w), d_w, rtol=1e-10, atol=1e-11)
-        torch.testing.assert_close(got.view(t.shape), d_t.sum(axes, keepdim=True) if axes else d_t, rtol=1e-10, atol=1e-11)
-    others = {name for name, _ in masked.model.named_parameters()} - {a for layer in masked.layers for a in layer.aliases}
+        torch.testing.assert_close(
+            got.view(t.shape), d_t.sum(axes, keepdim=True) if axes else d_t, rtol=1e-10, atol=1e-11
+        )
+    others = {name for name, _ in masked.model.named_parameters()} - {
+        a for layer in masked.layers for a in layer.aliases
+    }
     for name_ in others:
         torch.testing.assert_close(masked.model.get_parameter(name_).grad, plain.get_parameter(name_).grad)
 

@@ -193,7 +193,7 @@ def _recurrent(kind: type[nn.RNNBase], **options: Any) -> Callable[[], nn.Module
 
 
 _GATES = {f"inner.weight_{part}_l{k}{end}": (0, 1) for k in (0, 1) for end in ("", "_reverse") for part in ("ih", "hh")}
-_ONE_GATE = {name: (0,) for name in _GATES}
+_ONE_GATE = dict.fromkeys(_GATES, (0,))
 
 ZOO: dict[str, Entry] = {
     "linear": Entry(lambda: nn.Linear(6, 5), vectors(), {"weight": (0,)}),
@@ -207,9 +207,7 @@ ZOO: dict[str, Entry] = {
     "transposed1d": Entry(lambda: nn.Sequential(nn.ConvTranspose1d(3, 4, 3)), images(3, 9), {"0": (1,)}),
     "transposed2d": Entry(lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3)), images(), {"0": (1,)}),
     "transposed3d": Entry(lambda: nn.Sequential(nn.ConvTranspose3d(3, 4, 2)), images(3, 3, 3, 3), {"0": (1,)}),
-    "transposed-grouped": Entry(
-        lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, groups=2)), images(4), {"0": (0, 2)}
-    ),
+    "transposed-grouped": Entry(lambda: nn.Sequential(nn.ConvTranspose2d(4, 6, 3, groups=2)), images(4), {"0": (0, 2)}),
     "standardised": Entry(lambda: nn.Sequential(StandardisedConv(3, 4, 3)), images(), {"0": (0,)}),
     "weight-norm": Entry(
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5))), vectors(), {"0": (0,)}
@@ -224,8 +222,12 @@ ZOO: dict[str, Entry] = {
     ),
     "gru": Entry(_recurrent(nn.GRU), sequences, _GATES),
     "rnn-cell": Entry(lambda: Cell(nn.RNNCell(6, 5)), sequences, {"cell.weight_ih": (0,), "cell.weight_hh": (0,)}),
-    "lstm-cell": Entry(lambda: Cell(nn.LSTMCell(6, 5)), sequences, dict.fromkeys(("cell.weight_ih", "cell.weight_hh"), (0, 1))),
-    "gru-cell": Entry(lambda: Cell(nn.GRUCell(6, 5)), sequences, dict.fromkeys(("cell.weight_ih", "cell.weight_hh"), (0, 1))),
+    "lstm-cell": Entry(
+        lambda: Cell(nn.LSTMCell(6, 5)), sequences, dict.fromkeys(("cell.weight_ih", "cell.weight_hh"), (0, 1))
+    ),
+    "gru-cell": Entry(
+        lambda: Cell(nn.GRUCell(6, 5)), sequences, dict.fromkeys(("cell.weight_ih", "cell.weight_hh"), (0, 1))
+    ),
     "attention": Entry(
         lambda: First(nn.MultiheadAttention(6, 2, batch_first=True), copies=3),
         sequences,
@@ -246,9 +248,13 @@ ZOO: dict[str, Entry] = {
     "raw-matmul": Entry(lambda: Raw((6, 5), torch.matmul), vectors(), {"w": (1,)}),
     "raw-matmul-left": Entry(lambda: Raw((5, 4), lambda x, w: w @ x), sequences, {"w": (0,)}),
     "raw-transposed": Entry(lambda: Raw((5, 6), lambda x, w: x @ w.t()), vectors(), {"w": (0,)}),
-    "raw-heads": Entry(lambda: Raw((6, 8), lambda x, w: torch.einsum("bi,ihd->bhd", x, w.view(6, 2, 4))), vectors(), {"w": (1, 2)}),
+    "raw-heads": Entry(
+        lambda: Raw((6, 8), lambda x, w: torch.einsum("bi,ihd->bhd", x, w.view(6, 2, 4))), vectors(), {"w": (1, 2)}
+    ),
     "raw-experts": Entry(lambda: Raw((2, 6, 5), lambda x, w: torch.bmm(x, w)), sequences, {"w": (0, 2)}),
-    "raw-slices": Entry(lambda: Raw((9, 6), lambda x, w: F.linear(x, w[:4]).sum() + F.linear(x, w[4:])), vectors(), {"w": (0,)}),
+    "raw-slices": Entry(
+        lambda: Raw((9, 6), lambda x, w: F.linear(x, w[:4]).sum() + F.linear(x, w[4:])), vectors(), {"w": (0,)}
+    ),
     "outputs-last": Entry(lambda: nn.Sequential(OutputsLast(6, 5)), vectors(), {"0": (1,)}),
     "low-rank": Entry(LowRank, vectors(), {"base": (0,), "up": (0,), "down": (1,)}),
     "tied": Entry(TiedCoder, vectors(), {"encoder": (0,)}),

@@ -25,7 +25,8 @@ class Net(nn.Module):
         x = self.pool(self.conv1(images).relu())
         x = self.pool(self.conv2(x).relu())
         x = self.conv3(x).relu()
-        return self.fc2(self.fc1(x.flatten(1)).relu())
+        scores: torch.Tensor = self.fc2(self.fc1(x.flatten(1)).relu())
+        return scores
 
 
 def build_model(width: int = 16) -> nn.Module:

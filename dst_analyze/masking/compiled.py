@@ -88,7 +88,9 @@ def _cache() -> Path:
 def _processor() -> str:
     """What -march=native depends on: a home directory may be shared between unlike machines."""
     try:
-        flags = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))]
+        flags = [
+            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
+        ]
     except OSError:
         flags = []
     return "|".join((platform.machine(), platform.processor(), *flags[:1]))
@@ -146,7 +148,10 @@ class Compiled:
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, grads: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
         folds = _folds(masking, thresholds, weights)
-        given = [grad.contiguous() if grad is not None else torch.zeros_like(w) for grad, w in zip(grads, weights, strict=True)]
+        given = [
+            grad.contiguous() if grad is not None else torch.zeros_like(w)
+            for grad, w in zip(grads, weights, strict=True)
+        ]
         if folds is None or any(grad.dtype != thresholds.dtype for grad in given):
             return EAGER.backward(masking, thresholds, weights, grads)
         loop, code, width = self._backward[thresholds.dtype], CODES[masking.estimator], thresholds.element_size()

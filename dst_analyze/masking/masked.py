@@ -20,6 +20,7 @@ from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
 from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, masked_weights
+from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
 from dst_analyze.model.tracing import TracedModel, trace_model
 
@@ -46,8 +47,7 @@ class MaskedModel(nn.Module):
         self.compiled = compiled
         self.auto_reset = True
         self.resets: dict[str, int] = {layer.name: 0 for layer in layers}
-        # Every (module, attribute) that holds each weight: several where it is tied.
-        self._slots = [[_slot(model, alias) for alias in layer.aliases] for layer in layers]
+        self._substitution = Substitution(model, [layer.aliases for layer in layers])
         weights = self._weights()
         dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
         for weight in weights:
@@ -59,12 +59,13 @@ class MaskedModel(nn.Module):
         ]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        weights = self._weights()
-        self._put(self.masked_weights())
-        try:
+        weights, masked = self._weights(), self.masked_weights()
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            for weight, substitute in zip(weights, masked, strict=True):
+                # torch picks some convolution kernels by this flag, and they round differently
+                substitute.requires_grad_(weight.requires_grad)
+        with self._substitution.of(masked):
             return self.model(*args, **kwargs)
-        finally:
-            self._put(weights)
 
     def masked_weights(self) -> list[torch.Tensor]:
         """P of every layer in order, computed once however often the model uses it."""
@@ -138,14 +139,7 @@ class MaskedModel(nn.Module):
         return compiled_kernels() or EAGER
 
     def _weights(self) -> list[torch.Tensor]:
-        return [slots[0][0]._parameters[slots[0][1]] for slots in self._slots]  # type: ignore[misc]
-
-    def _put(self, weights: Sequence[torch.Tensor]) -> None:
-        for slots, weight in zip(self._slots, weights, strict=True):
-            for module, name in slots:
-                module._parameters[name] = weight  # type: ignore[assignment]
-                if isinstance(module, nn.RNNBase):  # keeps a second list of its weights
-                    module._flat_weights[module._flat_weights_names.index(name)] = weight
+        return self._substitution.current()
 
     def _threshold(self, layer: MaskedLayer) -> torch.Tensor:
         return self.thresholds.detach()[layer.start : layer.stop].view(layer.threshold_shape)
@@ -180,11 +174,6 @@ class MaskedModel(nn.Module):
         count = self._kernels.count
         groups = self._grouped(self.thresholds.detach())
         return [kept for masking, thresholds, weights in groups for kept in count(masking, thresholds, weights)]
-
-
-def _slot(model: nn.Module, alias: str) -> tuple[nn.Module, str]:
-    owner, _, leaf = alias.rpartition(".")
-    return model.get_submodule(owner), leaf
 
 
 def mask_model(

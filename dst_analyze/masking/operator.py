@@ -56,7 +56,7 @@ def backward(
 
 @dataclass(frozen=True)
 class Masking:
-    """How a group of weights is masked: the estimator, and each weight's view, threshold shape and part of the flat t."""
+    """How a group of weights is masked: the estimator; each weight's view, its thresholds' shape, and their number."""
 
     estimator: str
     views: tuple[tuple[int, ...], ...]
@@ -103,9 +103,13 @@ class Eager:
     ) -> list[torch.Tensor]:
         if counts is not None:
             counts.extend(self.count(masking, thresholds, weights))
+        parts = masking.split(thresholds)
         return [
-            forward(weight.reshape(view), part).view(weight.shape)
-            for weight, view, part in zip(weights, masking.views, masking.split(thresholds), strict=True)
+            # The result must not be a view: torch picks some kernels by whether a view's base requires a gradient.
+            torch.empty_like(weight).copy_(forward(weight.reshape(view), part).view(weight.shape))
+            if tuple(weight.shape) != view
+            else forward(weight, part)
+            for weight, view, part in zip(weights, masking.views, parts, strict=True)
         ]
 
     def backward(

@@ -83,7 +83,7 @@ class _Watch(TorchFunctionMode):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self.origins.clear()
         self.data.clear()
 
@@ -105,7 +105,7 @@ class _Watch(TorchFunctionMode):
         return result
 
     def _origin(self, tensor: torch.Tensor) -> _Origin | None:
-        found = self.origins.get(tensor)
+        found: _Origin | None = self.origins.get(tensor)
         if found is None and (name := self.audit.names.get(id(tensor))) is not None:
             self.audit.read.add(name)
             found = self.origins[tensor] = _Origin(tensor, name, AxisMap.of(tensor.shape))

@@ -49,8 +49,7 @@ def _from_torchvision(name: str) -> Callable[..., nn.Module]:
 def _from_timm(name: str) -> Callable[..., nn.Module]:
     vision.make_importable()
     timm = _module("timm", lambda: importlib.import_module("timm"))
-    # A name with a source, `hf-hub:...`, would fetch its configuration.
-    if ":" in name or not timm.is_model(name):
+    if not timm.is_model(name):  # nor is a name with a source, `hf-hub:...`, whose configuration would be fetched
         raise _unknown("timm", name, timm.list_models())
     return _quiet(functools.partial(timm.create_model, name, pretrained=False))
 

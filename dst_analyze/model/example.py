@@ -70,7 +70,7 @@ def _data_inputs(loaded: LoadedModel, batch_size: int) -> Inputs:
 def first_batch(data: Any, size: int) -> Any:
     """The first batch of a user's data, cut to so many items where that can be done without guessing."""
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else (data,)
-    if all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
+    if parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
         return _cut(data, size)
     read = next((read for kind, read in _READERS.items() if isinstance(data, kind)), _read_batches)
     try:

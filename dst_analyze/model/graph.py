@@ -28,7 +28,7 @@ from dst_analyze.model.copying import copied
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.preserve import preserved
 from dst_analyze.model.shadow import Opaque, ShadowTracer, describe_error, place_of
-from dst_analyze.model.symbolic import SymbolicTracer, plain_output
+from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 
 __all__ = ["GraphTrace", "Opaque", "trace_graph"]
 
@@ -61,7 +61,7 @@ class _Draft:
     constants: dict[str, torch.Tensor]
     opaque: tuple[Opaque, ...]
     notes: tuple[str, ...]
-    specialised: bool = False  # the example's values were asked: another example may take another path
+    specialised: bool = False  # contents of tensors were asked for: another example may take another path
     wrapped: tuple[str, ...] = ()  # functions that their authors hide from torch.fx: each a single node
 
 
@@ -88,7 +88,7 @@ def trace_graph(model: nn.Module, inputs: Inputs) -> GraphTrace:
             if draft and (trace := ladder.proven(draft)):
                 return trace
         # Contents of tensors decided what the graph looks like: keep whoever asked for them whole.
-        careful = ladder.draft(2, partial(_shadowed, strict=True)) if full else None
+        careful = ladder.draft(2, partial(_shadowed, strict=True)) if full and full.specialised else None
         if careful and (trace := ladder.proven(careful)):
             return trace
     return _no_graph(ladder.failure, ladder.notes)
@@ -99,7 +99,7 @@ class _Ladder:
 
     def __init__(self, own: nn.Module, model: nn.Module, inputs: Inputs) -> None:
         self.failure = Opaque("", "", "")
-        self.notes: list[str] = []
+        self.notes = built_in(inputs)
         self._own, self._model, self._inputs = own, model, inputs
 
     def draft(self, rung: int, draw: Callable[[nn.Module, Inputs], _Draft]) -> _Draft | None:
@@ -153,7 +153,7 @@ def _shadowed(twin: nn.Module, inputs: Inputs, *, strict: bool = False) -> _Draf
     shown = [f"built in from the example: {answer}" for answer in answers[:_MOST_ANSWERS]]
     if len(answers) > _MOST_ANSWERS:
         shown.append(f"built in from the example: {len(answers) - _MOST_ANSWERS} more values")
-    return _Draft(2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), specialised=not strict)
+    return _Draft(2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), tracer.specialised)
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
@@ -194,7 +194,12 @@ def _proof(own: nn.Module, model: nn.Module, inputs: Inputs, draft: _Draft) -> l
             return notes
     trial = _Trial(own, draft)  # those weights were too much for it: its own, then
     notes = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
-    return notes if trial.telling else [*notes, "checked on shapes only: the example's output is zero or not finite"]
+    if trial.telling:
+        return notes
+    silence = "the example's output is empty, zero or not finite"
+    if draft.specialised:
+        raise _MismatchError(f"{silence}: nothing to check the graph by")
+    return [*notes, f"checked on shapes only: {silence}"]
 
 
 def _other_values(trial: _Trial, inputs: Inputs) -> list[str]:
@@ -234,7 +239,7 @@ class _Trial:
         """Run both with the same random numbers; what the model itself raises is passed on."""
         expected = tree_leaves(plain_output(_run(inputs, self._model), lambda _: None))
         try:
-            actual = tree_leaves(_run(Inputs(tuple(inputs.tensors())), self._graph_module))
+            actual = tree_leaves(_run(Inputs(tuple(inputs.tensors())), self._graph_module.forward))
         except MemoryError:
             raise
         except Exception as error:

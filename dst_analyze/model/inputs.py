@@ -45,7 +45,9 @@ class Inputs:
 
     def describe(self) -> str:
         """Shapes and dtypes, for messages: ``float32[2, 3, 32, 32]``."""
-        return ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.tensors()) or "no tensors"
+        return (
+            ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.tensors()) or "no tensors"
+        )
 
 
 def as_inputs(value: Any, model: nn.Module) -> Inputs:

@@ -24,7 +24,7 @@ class UncountedOps(TorchDispatchMode):
     """Collects the names of heavy aten operations that FlopCounterMode has no formula for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -38,7 +38,7 @@ def preserved_randomness() -> Iterator[None]:
     """Every generator a forward pass may draw from: torch's on each device in use, Python's, NumPy's."""
     cpu, python = torch.get_rng_state(), random.getstate()
     # Asking an idle CUDA for its state would start it.
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
     try:

@@ -9,6 +9,7 @@ A submodule whose inside cannot be followed is rolled back to a single opaque no
 from __future__ import annotations
 
 import gc
+import inspect
 import itertools
 import math
 import operator
@@ -61,6 +62,11 @@ def place_of(error: BaseException) -> str:
     """The last line of model code, outside torch and this package, that an exception came through."""
     frames = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if _is_model(f)]
     return frames[-1] if frames else ""
+
+
+def _source_of(module: nn.Module) -> str:
+    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def _place_here() -> str:
@@ -259,8 +265,9 @@ class ShadowTracer(TorchFunctionMode):
         self.constants: dict[str, torch.Tensor] = {}
         self.opaque: list[Opaque] = []
         self.answers: dict[str, None] = {}  # what the example was asked, in order, each once
+        self.specialised = False  # asked for contents, not only for shapes: another example may take another path
         self._root, self._inputs, self._drop = root, inputs, drop
-        self._paths = {module: name for name, module in root.named_modules()}
+        self._paths = {id(module): name for name, module in root.named_modules()}
         self._names = {id(t): name for name, t in (*root.named_buffers(), *root.named_parameters())}
         self._bindings: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._attributes: dict[str, fx.Node] = {}
@@ -280,14 +287,18 @@ class ShadowTracer(TorchFunctionMode):
             self._bindings[value] = _Binding(self.graph.placeholder(next(names)), varies=True)
             return value
 
-        inputs = self._inputs.map(placeholder)
-        with self._watching_modules(), self:
-            output = inputs.call(self._root)
-        with self._pause():
+        try:
+            inputs = self._inputs.map(placeholder)
+            with self._watching_modules(), self:
+                output = inputs.call(self._root)
             self.graph.output(self._argument(plain_output(output, self._drop)))
-        self._sweep()
-        self.graph.lint()
-        return self.graph
+            self._sweep()
+            self.graph.lint()
+            return self.graph
+        finally:
+            # A number may outlive us as a key of somebody's cache: it must be plain, and must not keep all this alive.
+            self._paused = True
+            self._older, self._bindings, self._root = {}, WeakTensorKeyDictionary(), nn.Module()
 
     # What the numbers call.
 
@@ -336,8 +347,10 @@ class ShadowTracer(TorchFunctionMode):
             return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
         if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
             return self._remembering(result, self._create("call_method", name, self._arguments(args)))
-        if self._strict and name != "__len__":
-            raise UntraceableError(f"{name} asks for the contents of a tensor")
+        if name != "__len__":
+            if self._strict:
+                raise UntraceableError(f"{name} asks for the contents of a tensor")
+            self.specialised = True
         shown = repr(result)
         self.answered(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
         return result
@@ -376,7 +389,7 @@ class ShadowTracer(TorchFunctionMode):
         tracer = self
 
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if tracer._paused or module is tracer._root or module not in tracer._paths:
+            if tracer._paused or module is tracer._root or id(module) not in tracer._paths:
                 return original(module, *args, **kwargs)
             return tracer._called(original, module, args, kwargs)
 
@@ -387,10 +400,12 @@ class ShadowTracer(TorchFunctionMode):
             nn.Module.__call__ = original  # type: ignore[method-assign]
 
     def _called(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
-        name, depth = self._paths[module], len(self._stack)
+        name, depth = self._paths[id(module)], len(self._stack)
         self._stack[f"{name}@{depth}"] = (name, type(module))
         try:
-            if is_leaf(module, sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))):
+            tensors = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))
+            # Under torch.func.functional_call a layer has weights that were computed: then these are what matters.
+            if is_leaf(module, tensors) and all(id(p) in self._names for p in module.parameters()):
                 return self._leaf(original, module, args, kwargs)
             mark = len(self.graph.nodes)
             try:
@@ -406,7 +421,7 @@ class ShadowTracer(TorchFunctionMode):
                     result = self._leaf(original, module, args, kwargs)
                 except Exception:
                     raise error from None  # it fails as a whole too: the caller's business, for the first reason
-                self.opaque.append(Opaque(name, describe_error(error), place_of(error)))
+                self.opaque.append(Opaque(name, describe_error(error), place_of(error) or _source_of(module)))
                 return result
         finally:
             while len(self._stack) > depth:
@@ -416,7 +431,7 @@ class ShadowTracer(TorchFunctionMode):
         arguments, keywords = self._arguments(args), self._argument(kwargs)
         with self._pause():
             result = original(module, *_mapped(args, _plain), **_mapped(kwargs, _plain))
-            node = self._create("call_module", self._paths[module], arguments, keywords)
+            node = self._create("call_module", self._paths[id(module)], arguments, keywords)
             return self._bound(result, node, self._varies((args, kwargs)), inplace=False)
 
     def _roll_back(self, mark: int, name: str) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import keyword
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType
 from typing import Any
@@ -94,26 +96,40 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def placeholder_names(model: nn.Module, inputs: Inputs) -> list[str]:
     """One name per tensor of the example, after forward's argument it is in: ``x``, ``masks_0``, ``batch_image``."""
+    by_tensor: dict[int, list[str]] = {}
     try:
         signature = inspect.signature(model.forward)
         bound = signature.bind(*inputs.args, **inputs.kwargs).arguments
     except (TypeError, ValueError):
-        return [f"input_{index}" for index, _ in enumerate(inputs.tensors())]
-    spread = {name: p.kind is inspect.Parameter.VAR_KEYWORD for name, p in signature.parameters.items()}
-    by_tensor: dict[int, list[str]] = {}
+        bound = dict(inputs.kwargs)
+    else:
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                bound |= bound.pop(name, {})
     for argument, value in bound.items():
-        for name, tensor in _named_tensors("" if spread[argument] else argument, value):
+        for name, tensor in _named_tensors(argument, value):
             by_tensor.setdefault(id(tensor), []).append(name)
-    # A tensor passed twice is two placeholders: take its names in turn.
-    return [by_tensor[id(tensor)].pop(0) for tensor in inputs.tensors()]
+    names: list[str] = []
+    for index, tensor in enumerate(inputs.tensors()):
+        candidates = by_tensor.get(id(tensor))  # more than one for a tensor passed twice: taken in turn
+        names.append(_identifier(candidates.pop(0) if candidates else f"input_{index}", {"self", *names}))
+    return names
+
+
+def _identifier(name: str, taken: set[str]) -> str:
+    """A name that generated code can use, not yet taken."""
+    name = re.sub(r"\W", "_", name)
+    if not name.isidentifier() or keyword.iskeyword(name):
+        name = f"input_{name}"
+    return next(choice for choice in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 2))) if choice not in taken)
 
 
 def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield name or "input", value
+        yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _named_tensors(f"{name}_{key}" if name else str(key), item)
+            yield from _named_tensors(f"{name}_{key}", item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _named_tensors(f"{name}_{index}", item)
@@ -121,6 +137,15 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for index, leaf in enumerate(tree_leaves(value)):
             if isinstance(leaf, torch.Tensor):
                 yield f"{name}_{index}", leaf
+
+
+def built_in(inputs: Inputs) -> list[str]:
+    """Arguments that may hold tensors the graph will not have as inputs."""
+    plain = (torch.Tensor, int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
+    odd = [
+        type(leaf).__name__ for leaf in tree_leaves((inputs.args, dict(inputs.kwargs))) if not isinstance(leaf, plain)
+    ]
+    return [f"built in from the example: an argument of type {name}" for name in dict.fromkeys(odd)]
 
 
 def plain_output(value: Any, drop: Callable[[str], None], name: str = "output") -> Any:

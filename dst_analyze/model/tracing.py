@@ -107,7 +107,8 @@ def trace_model(
     ``include`` and ``exclude`` are shell patterns on layer (or parameter) names.
     """
     inputs = as_inputs(example_inputs, model)
-    copy = copied(model)
+    # Nothing is differentiated here, and torch's FLOP counter trips over parameters that ask for it.
+    copy = copied(model).requires_grad_(False)
     audit, notes = _audited(copy, inputs)
     macs, uncounted = _macs(copy, inputs)
     graph = trace_graph(model, inputs)
@@ -115,7 +116,10 @@ def trace_model(
     layers, left_out = _selected(found, tuple(include), tuple(exclude))
     unmaskable = [use for use in audit.uses.values() if not use.parameter or _refusal(use)]
     skipped = (
-        *(Skipped(use.parameter or f"tensor {list(use.shape)}", _refusal(use), use.shape, use.place) for use in unmaskable),
+        *(
+            Skipped(use.parameter or f"tensor {list(use.shape)}", _refusal(use), use.shape, use.place)
+            for use in unmaskable
+        ),
         *left_out,
         *skipped_parameters(copy, audit, {alias for layer in found for alias in layer.aliases}),
     )
@@ -193,7 +197,11 @@ def _layers(copy: nn.Module, audit: Audit, graph: GraphTrace, batch: int) -> lis
 
 def _owner(parameter: str) -> str:
     """The module a parameter belongs to in the reader's eyes: of a parametrized weight, the layer itself."""
-    return parameter.partition(".parametrizations.")[0] if ".parametrizations." in parameter else parameter.rpartition(".")[0]
+    return (
+        parameter.partition(".parametrizations.")[0]
+        if ".parametrizations." in parameter
+        else parameter.rpartition(".")[0]
+    )
 
 
 def _names(model: nn.Module, parameters: Sequence[str]) -> dict[str, str]:
@@ -201,7 +209,9 @@ def _names(model: nn.Module, parameters: Sequence[str]) -> dict[str, str]:
     owned = Counter(_owner(parameter) for parameter in parameters)
     containers = {_owner(name) for name, _ in model.named_modules() if ".parametrizations" not in name}
     return {
-        parameter: owner if (owner := _owner(parameter)) and owned[owner] == 1 and owner not in containers else parameter
+        parameter: owner
+        if (owner := _owner(parameter)) and owned[owner] == 1 and owner not in containers
+        else parameter
         for parameter in parameters
     }
 

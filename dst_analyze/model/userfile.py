@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, TypeGuard
 
 from torch import nn
@@ -45,13 +45,13 @@ def _is_users(filename: str, file: Path | None) -> bool:
 
 
 def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
-    """Where in the user's code an exception arose (file:line), and its traceback cut to the user's frames."""
+    """Where in the user's code an exception arose, and its traceback cut to the user's frames; else the file alone."""
     report = traceback.TracebackException.from_exception(error)
     _cut(report, file)
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
         return f"{shorten(error.filename)}:{error.lineno or 1}", "".join(report.format_exception_only())
     if not report.stack:
-        return "", ""
+        return shorten(file) if file else "", ""
     last = report.stack[-1]
     return f"{shorten(last.filename)}:{last.lineno}", "".join(report.format())
 
@@ -83,7 +83,6 @@ def running(
     what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
 ) -> Iterator[None]:
     """Runs a user's code: whatever it raises becomes an error of ours that shows the user's frames only."""
-    place = shorten(file) if file else ""
     try:
         yield
     except DstError:
@@ -91,12 +90,12 @@ def running(
     except SystemExit as stop:
         raise kind(
             f"{what} called sys.exit({stop.code!r}).",
-            place=user_trace(stop, file)[0] or place,
+            place=user_trace(stop, file)[0],
             hint=f"keep scripts below `if __name__ == '__main__':`, which is not run here{'; ' + hint if hint else ''}",
         ) from stop
     except Exception as error:
-        where, trace = user_trace(error, file)
-        raise kind(f"{what} raised {headline(error)}", place=where or place, trace=trace, hint=hint) from error
+        place, trace = user_trace(error, file)
+        raise kind(f"{what} raised {headline(error)}", place=place, trace=trace, hint=hint) from error
 
 
 # --- hints ---------------------------------------------------------------------------------------------------------
@@ -137,19 +136,11 @@ class UserModule:
         return shorten(self.file) if self.file else ""
 
 
-class _SourceOnly(SourceFileLoader):
-    """Compiles the file at every import: no stale bytecode read, none written beside the user's file."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
-
-
 @contextmanager
 def imports_from(folder: Path | None) -> Iterator[None]:
     """Lets a user's code import torchvision, and its siblings before all others.
 
-    The folder stays on the path afterwards, as imports inside functions need it later.
+    The folder stays on the path afterwards, as imports inside functions need it later. No bytecode is left in it.
     """
     vision.make_importable()
     if folder is None:
@@ -198,7 +189,7 @@ def import_file(path: Path) -> UserModule:
     """A user's file as a new module, with its own state and, so that its classes pickle, an entry in sys.modules."""
     file = _checked(path)
     name = _module_name(file)
-    loader = _SourceOnly(name, str(file))
+    loader = SourceFileLoader(name, str(file))
     spec = ModuleSpec(name, loader, origin=str(file))
     spec.has_location = True
     module = importlib.util.module_from_spec(spec)
@@ -249,7 +240,7 @@ def _importing(label: str, file: Path | None) -> Iterator[None]:
             place, trace = user_trace(error, file)
             raise ModelError(
                 f"{label} cannot be imported: {error.msg}.",
-                place=place or (shorten(file) if file else ""),
+                place=place,
                 trace=trace,
                 hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label),
             ) from error

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import torch
 
+# Declared without an implementation: enough to import it, and calling them says that they are missing.
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -35,31 +36,11 @@ def make_importable() -> None:
 
 
 class _Doorman(MetaPathFinder):
-    """Finds nothing itself: it is asked first, and so can act at two moments of torchvision's import."""
+    """Finds nothing itself: asked first, it acts after torchvision tried to load its library and before it needs it."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if moment := _MOMENTS.get(fullname):
-            moment()
-
-
-def _has_operators() -> bool:
-    return hasattr(torch.ops.torchvision, "nms")
-
-
-def _forget_failed_import() -> None:
-    """An import that died before we were asked leaves submodules behind which a second attempt would trip over."""
-    if not _has_operators():
-        for name in [name for name in sys.modules if name.startswith("torchvision.")]:
-            del sys.modules[name]
-
-
-def _declare_operators() -> None:
-    """By now torchvision has tried to load its library: what is missing stays missing. Schemas alone let it import."""
-    if not _has_operators():
-        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-        for schema in SCHEMAS:
-            library.define(schema)  # type: ignore[no-untyped-call]
-        _declared.append(library)
-
-
-_MOMENTS = {"torchvision": _forget_failed_import, "torchvision._meta_registrations": _declare_operators}
+        if fullname == "torchvision._meta_registrations" and not hasattr(torch.ops.torchvision, "nms"):
+            library = torch.library.Library("torchvision", "FRAGMENT")
+            for schema in SCHEMAS:
+                library.define(schema)
+            _declared.append(library)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+
 @dataclass(frozen=True)
 class WeightArgument:
     """One weight in one call: ``columns`` are the axes the operation sums over, the others number output neurons.
@@ -164,7 +165,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), _convolution),
     **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
     "conv_tbc": _convolution_tbc,
-    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "grouped_mm", "_grouped_mm"), _matmul),
     "__rmatmul__": _reversed_matmul,
     **dict.fromkeys(("addmm", "addmm_", "baddbmm", "addbmm", "addmv"), _added_matmul),
     "einsum": _einsum,

@@ -36,8 +36,8 @@ def pattern_svg(table: pd.DataFrame) -> str:
         # The browser draws the text with its own fonts; which glyphs matplotlib's font lacks is no matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         names = [_label(name) for name in table.index]
-        width = 0.9 + 0.075 * max(map(len, names), default=0) + 0.85 * len(table.columns)
-        figure = Figure(figsize=(width, 0.75 + 0.29 * len(names)), layout="constrained")
+        width = 0.9 + 0.075 * max(map(len, names), default=0) + 1.05 * len(table.columns)
+        figure = Figure(figsize=(width, 0.75 + 0.32 * len(names)), layout="constrained")
         plot_pattern(table.set_axis(names, axis=0), figure.subplots())
         return _svg(figure)
 

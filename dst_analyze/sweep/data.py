@@ -104,7 +104,7 @@ class LoaderBatches:
 
 def as_batches(value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True) -> Batches:
     """Whatever a user's function returned, as batches; errors name the function."""
-    if _is_tensors(value):
+    if is_tensors(value):
         tensors = tree_map(_as_tensor, tuple(value) if isinstance(value, list) else value)
         lengths = {len(tensor) for tensor in tree_leaves(tensors)}
         if len(lengths) > 1:
@@ -253,7 +253,8 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
-def _is_tensors(value: Any) -> bool:
+def is_tensors(value: Any) -> bool:
+    """One tensor or array, or several in a tuple, list or dict."""
     if isinstance(value, Mapping):
         value = list(value.values())
     return _is_tensor(value) or (isinstance(value, tuple | list) and bool(value) and all(map(_is_tensor, value)))

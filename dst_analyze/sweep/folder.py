@@ -105,7 +105,11 @@ def draft_folder(final: Path, config: SweepConfig, *, force: bool = False) -> It
 
 
 def check_free(path: Path, config: SweepConfig, *, force: bool = False) -> None:
-    """Refuse a name that is taken; `force` frees a run folder of ours that holds nothing else."""
+    """Refuse a name that is taken or out of reach; `force` frees a run folder of ours that holds nothing else."""
+    above = next(parent for parent in path.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        why = "not writable" if above.is_dir() else "not a folder"
+        raise FolderError(f"cannot create a run folder: {above} is {why}", place=str(path), hint="choose another --out")
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not is_run_folder(path):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.errors import DataError, OptionError
+from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.example import find_example_inputs
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.loading import LoadedModel, load_model
@@ -26,6 +26,7 @@ from dst_analyze.sweep.data import (
     as_batches,
     first_batch,
     is_classification,
+    is_tensors,
     main_output,
     split_batch,
 )
@@ -33,6 +34,7 @@ from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.folder import check_free, default_path, draft_folder, read_run
 from dst_analyze.sweep.record import (
     DEFAULT_BATCH_SIZE,
+    DEFAULT_LR,
     DEFAULT_STEPS,
     DataSummary,
     Manifest,
@@ -41,7 +43,8 @@ from dst_analyze.sweep.record import (
     SweepConfig,
     SweepRecord,
 )
-from dst_analyze.sweep.trial import Listener, ModelSource, ModelSpec, Task, make_optimizer, run_trial, seeded
+from dst_analyze.sweep.train import evaluate
+from dst_analyze.sweep.trial import MOMENTUM, Listener, ModelSource, ModelSpec, Task, make_optimizer, run_trial, seeded
 from dst_analyze.version import __version__
 
 _SMALL_STEP = 2e8
@@ -127,9 +130,8 @@ def plan_sweep(
         )
         path = Path(out) if out is not None else default_path(loaded.name, config)
         check_free(path, config, force=force)
-        inputs = _example(loaded, found)
-        traced = trace_model(loaded.model, inputs, include=config.include, exclude=config.exclude)
-        stand_in, found = found is None, found or _stand_in(loaded.model, inputs, config)
+        traced = _traced(loaded, found, config)
+        stand_in, found = found is None, found or _stand_in(traced, config)
         task = Task(
             source=ModelSource(model, args),
             traced=traced,
@@ -148,7 +150,7 @@ def plan_sweep(
         score="accuracy" if task.accuracy else "loss",
         scored_on="test" if found.test else "train",
     )
-    return Plan(task, _manifest(loaded, traced, summary, config, task.steps), path, force)
+    return Plan(task, _manifest(loaded, task, summary), path, force)
 
 
 @dataclass(frozen=True)
@@ -181,24 +183,36 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
 
 def _is_pair(data: Any) -> bool:
     """(train, test) rather than a tuple of tensors."""
-    return isinstance(data, tuple) and len(data) == 2 and not any(isinstance(part, torch.Tensor) for part in data)
+    return isinstance(data, tuple) and len(data) == 2 and not is_tensors(data)
 
 
-def _example(loaded: LoadedModel, data: FoundData | None) -> Inputs:
-    """The file's own example, else the first two samples to train on, else a guess."""
+def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> TracedModel:
+    """The model traced with the file's own example, else with the first two samples to train on, else with a guess."""
+
+    def trace(inputs: Inputs) -> TracedModel:
+        return trace_model(loaded.model, inputs, include=config.include, exclude=config.exclude)
+
     if loaded.example_inputs is not None or data is None:
-        return find_example_inputs(loaded)
+        return trace(find_example_inputs(loaded))
     with running("the training data", DataError, file=loaded.file):
         inputs = split_batch(first_batch(data.train, place=data.description), loaded.model)[0]
     size = inputs.batch_size
-    return inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor)
+    try:
+        return trace(inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor))
+    except ModelError as error:
+        raise DataError(
+            f"the training data do not fit the model: {error.cause}",
+            place=error.place,
+            trace=error.trace,
+            hint="a batch is read as (inputs, target); example_inputs() in the model file says what the model takes",
+        ) from error
 
 
-def _stand_in(model: nn.Module, inputs: Inputs, config: SweepConfig) -> FoundData:
-    with preserved(model), torch.no_grad():
-        model.eval()
-        outputs = main_output(inputs.call(model))
-    digits = fitted_digits(inputs, outputs, batch_size=config.batch_size)
+def _stand_in(traced: TracedModel, config: SweepConfig) -> FoundData:
+    with preserved(traced.model), torch.no_grad():
+        traced.model.eval()
+        outputs = main_output(traced.inputs.call(traced.model))
+    digits = fitted_digits(traced.inputs, outputs, batch_size=config.batch_size)
     return FoundData(digits.train, digits.test, digits.description)
 
 
@@ -211,7 +225,7 @@ def _steps(config: SweepConfig, data: Batches) -> int:
 
 
 def _tried(task: Task, loaded: LoadedModel) -> bool:
-    """One training step on the first batch, on a masked copy; says whether this is a classification."""
+    """One step on the first batch and a test, on a masked copy; says whether this is a classification."""
     if task.config.lr is not None and task.optimizer is not None:
         raise OptionError(
             "--lr has no effect: the model file brings its own optimizer",
@@ -240,7 +254,14 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
             )
         torch.autograd.backward(loss)
         optimizer.step()
-    return is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
+    objective = replace(
+        objective, accuracy=is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
+    )
+    with running(
+        "scoring the first test batch", DataError, file=loaded.file, hint="do test data look like training data?"
+    ):
+        evaluate(masked, [first_batch(task.test_data, place="test_data()")], objective)
+    return objective.accuracy
 
 
 def _fingerprint(loaded: LoadedModel, model: ModelSpec) -> str | None:
@@ -256,7 +277,9 @@ def _fingerprint(loaded: LoadedModel, model: ModelSpec) -> str | None:
     return digest.hexdigest()
 
 
-def _manifest(loaded: LoadedModel, traced: TracedModel, data: DataSummary, config: SweepConfig, steps: int) -> Manifest:
+def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
+    traced, config = task.traced, task.config
+    sgd = f"SGD, learning rate {config.lr or DEFAULT_LR}, momentum {MOMENTUM}"
     return Manifest(
         versions={"dst-analyze": __version__, "torch": torch.__version__, "python": platform.python_version()},
         model=ModelSummary(
@@ -274,5 +297,6 @@ def _manifest(loaded: LoadedModel, traced: TracedModel, data: DataSummary, confi
             notes=traced.notes,
         ),
         data=data,
-        steps=steps,
+        steps=task.steps,
+        optimizer="the optimizer of the model file" if task.optimizer else sgd,
     )

@@ -185,6 +185,7 @@ class Manifest(Json):
     model: ModelSummary
     data: DataSummary
     steps: int
+    optimizer: str
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,40 @@
+# `make demo` and `make test` each work alone in a fresh clone: they set up .venv and touch nothing outside it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint bench dist clean
+
+# Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
+# small; without it pip would fetch gigabytes of CUDA.
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) -e '.[test]'
+	touch $@
+
+demo: $(VENV)/installed
+	$(BIN)/dst-analyze dst_analyze/examples/demo.py --out reports/demo --force
+
+test: $(VENV)/installed-test lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
+
+dist: $(VENV)/installed-test
+	$(PIP) build
+	$(BIN)/python -m build --outdir dist
+
+clean:
+	rm -rf $(VENV) dist build *.egg-info

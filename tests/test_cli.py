@@ -1,0 +1,296 @@
+"""The command line as a user meets it: commands, exit codes, and errors with cause, place and hint."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dst_analyze.cli import commands, main
+from dst_analyze.sweep.record import DEFAULT_ALPHAS, DEFAULT_BATCH_SIZE, DEFAULT_LR, DEFAULT_STEPS, alpha_label
+from dst_analyze.terminal import elide, short, visible
+from dst_analyze.version import __version__
+
+ROOT = Path(__file__).parents[1]
+DEMO = str(ROOT / "dst_analyze" / "examples" / "demo.py")
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "80"}
+HOSTILE = "\x1b[31m[bold]evil[/bold]"
+
+SMALL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, hidden=8):
+        super().__init__()
+        self.a_first_layer_with_a_name_that_is_very_much_longer_than_any_terminal_is_wide = nn.Linear(64, hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.last = nn.Linear(hidden, 10)
+    def forward(self, x):
+        (x,) = [layer(x) for layer in list(self.children())[:1]]
+        return self.last(self.norm(x).relu())
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A new folder with a small model in it, and 80 columns without colour."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    (tmp_path / "small.py").write_text(SMALL)
+    return tmp_path
+
+
+def command(*args, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "dst_analyze", *args], capture_output=True, text=True, env=ENV, timeout=120, **options
+    )
+
+
+def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
+    done = command(DEMO, "--alphas", "1e-7,1e-6,1e-5", "--steps", "8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Nothing was pruned" in done.stdout
+    assert re.search(r"^layer +params +MACs +1e-7 +1e-6 +1e-5$", done.stdout, re.MULTILINE)
+    rows = dict(re.findall(r"^(conv\d|fc\d|all layers) .* (\d+\.\d)$", done.stdout, re.MULTILINE))
+    assert list(rows) == ["conv1", "conv2", "conv3", "fc1", "fc2", "all layers"]
+    assert re.search(r"^accuracy % \(dense: \d+\.\d\) +\d", done.stdout, re.MULTILINE)
+    assert max(map(len, done.stdout.split("run folder")[0].split("weights that remain")[1].splitlines())) <= 80
+    folder = next((tmp_path / "reports").iterdir())
+    assert re.fullmatch(r"demo-[0-9a-f]{8}", folder.name)
+    assert f"reports/{folder.name}/report.html" in done.stdout
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        ["config.json", "layers.csv", "manifest.json", "report.html", "table.csv", "trials"]
+    )
+    assert "dense, seed 0" in done.stderr
+
+    monkeypatch.chdir(tmp_path)
+    assert main([DEMO, "--alphas", "1e-7,1e-6,1e-5", "--steps", "8"]) == 2
+    again = capsys.readouterr()
+    assert again.err.startswith("error: this very configuration has been run already\n  at reports/demo-")
+    assert "\nhint: its report is " in again.err
+    assert again.out == ""
+
+
+def test_a_table_is_the_same_every_time(here, capsys):
+    for out in ("one", "two"):
+        assert main([DEMO, "--alphas", "2e-3", "--steps", "12", "--out", out, "--quiet"]) == 0
+    assert (here / "one" / "table.csv").read_bytes() == (here / "two" / "table.csv").read_bytes()
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.count("run folder") == 2
+
+
+def test_interrupted_it_leaves_nothing(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dst_analyze", DEMO, "--steps", "100000", "--out", "run"],
+        cwd=tmp_path,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".run.*/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert err.rstrip().endswith("interrupted")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_billion_parameters_are_inspected_in_a_gigabyte(tmp_path):
+    layers = "[nn.Linear(8192, 8192) for _ in range(15)]"
+    (tmp_path / "big.py").write_text(f"from torch import nn\ndef build_model():\n    return nn.Sequential(*{layers})\n")
+    code = (
+        "import resource, sys; from dst_analyze.cli import main; code = main(['inspect', 'big.py']);"
+        "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENV, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "1,006,755,840 parameters" in done.stdout
+    assert int(done.stdout.split("peak")[1]) < 1_000_000  # kilobytes
+
+
+def test_help_names_the_defaults_that_are_used(capsys):
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"[default: {','.join(map(alpha_label, DEFAULT_ALPHAS))}" in text
+    for value in (DEFAULT_STEPS, DEFAULT_BATCH_SIZE, DEFAULT_LR):
+        assert f"[default: {value}]" in text
+    for name in ("inspect", "report", "--threshold", "--model-arg", "dst-analyze MODEL [OPTIONS]"):
+        assert name in text
+    assert main([]) == 0
+    assert main(["model.py", "--help"]) == 0
+    assert " ".join(capsys.readouterr().out.split()).count(text) == 2
+    assert main(["inspect", "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith(f"dst-analyze {__version__} (torch ")
+
+
+def test_inspect_shows_every_layer(here, capsys):
+    assert main(["inspect", "small.py", "--model-arg", "hidden=16"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("small: 2 layers, 1,242 parameters, 1,184 MACs per sample, called with float32[2, 64]")
+    assert re.search(r"^a_first_lay.*…\S+ +Linear +16x64 +1\.02k +1\.02k +[12]$", out, re.MULTILINE)
+    assert max(map(len, out.split("layer ")[1].splitlines()[:4])) <= 80
+    assert re.search(r"^skipped, 32 parameters: normalisation.*: norm.weight, norm.bias$", out, re.MULTILINE)
+    assert "100.0% of the matmul and convolution weights can be masked" in out
+    assert re.search(r"^rung \d: ", out, re.MULTILINE)
+
+
+def test_inspect_for_machines(here, capsys):
+    assert main(["inspect", "small.py", "--json", "--exclude", "last"]) == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert seen["model"] == "small"
+    assert [layer["shape"] for layer in seen["layers"]] == [[8, 64]]
+    assert seen["layers"][0]["macs"] == 512
+    assert {"last", "norm.weight"} <= {entry["name"].removesuffix(".weight") for entry in seen["skipped"]} | {
+        "norm.weight"
+    }
+    assert 0 < seen["coverage"]["weights"] < 1
+
+
+def test_inspect_needs_values_only_where_the_model_does(here, capsys):
+    (here / "values.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n"
+        "        return self.b(x) if self.a.weight.abs().sum() > 0 else self.a(x)\n"
+    )
+    assert main(["inspect", "values.py"]) == 0
+    assert "4 MACs" not in capsys.readouterr().err
+
+
+def test_the_report_is_made_again(here, capsys):
+    assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet"]) == 0
+    assert "! Stand-in data: " in capsys.readouterr().out
+    html = (here / "run" / "report.html").read_bytes()
+    (here / "run" / "report.html").unlink()
+    assert main(["report", "run"]) == 0
+    assert capsys.readouterr().out == "run/report.html\n"
+    assert (here / "run" / "report.html").read_bytes() == html
+    assert b"Stand-in data" in html
+
+
+def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys):
+    args = ["small.py", "--alphas", "1e-3", "--steps", "10", "--lr", "1e20", "--out", "run"]
+    assert main(args) == 1
+    captured = capsys.readouterr()
+    assert captured.out.count("! Diverged: ") == 2
+    assert "STAND-IN DATA" in captured.err
+    assert (here / "run" / "report.html").exists()
+    assert main(["small.py", "--alphas", "1e-3", "--steps", "3", "--out", "run", "--force", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "cause", "hint"),
+    [
+        (["nowhere.py"], "nowhere.py", ""),
+        (["small.py", "--alphas", "a,b"], "'a,b' is not a list of numbers", "--help"),
+        (["small.py", "--alphas", "1e-5,1e-5"], "twice", "alphas"),
+        (["small.py", "--alphas", "-1"], "not a positive number", "alphas"),
+        (["small.py", "--alphas", "nan"], "finite", "alphas"),
+        (["small.py", "--alphas", ""], "not a list of numbers", "--help"),
+        (["small.py", "--seeds", "0"], "at least one", ""),
+        (["small.py", "--steps", "0"], "greater than or equal to 1", ""),
+        (["small.py", "--steps", "2", "--epochs", "1"], "give one of them", ""),
+        (["small.py", "--alfas", "1"], "--alfas", "--help"),
+        (["small.py", "--threshold", "row"], "'row' is not one of", "--help"),
+        (["small.py", "more.py"], "unexpected extra argument", "--help"),
+        (["inspct", "small.py"], "unexpected extra argument", "did you mean `dst-analyze inspect`?"),
+        (["inspect"], "Missing argument 'MODEL'", "--help"),
+        (["small.py", "--model-arg", "hidden"], "name=value", "--model-arg"),
+        (["small.py", "--model-arg", "depth=3"], "depth", "hidden"),
+        (["small.py", "--include", "conv*"], "matches no layer", ""),
+        (["small.py", "--out", "small.py"], "not a run folder", "--out"),
+        (["small.py", "--out", "small.py/below"], "cannot create", "--out"),
+        (["report", "nowhere"], "no such folder", "manifest.json"),
+        (["report", "."], "not a run folder", "manifest.json"),
+    ],
+)
+def test_bad_input(here, capsys, args, cause, hint):
+    assert main(args) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert cause in captured.err
+    assert "\nhint: " in captured.err
+    assert hint in captured.err.split("\nhint: ")[1]
+    assert "Traceback" not in captured.err
+    assert [p.name for p in here.iterdir()] == ["small.py"]
+
+
+def test_debug_shows_the_traceback(here, capsys):
+    assert main(["inspect", "nowhere.py", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert "error: " in err
+
+
+def test_an_error_of_the_users_code_shows_its_frames(here, capsys):
+    (here / "broken.py").write_text("def helper():\n    return 1 / 0\n\ndef build_model():\n    return helper()\n")
+    assert main(["inspect", "broken.py"]) == 2
+    err = capsys.readouterr().err
+    assert "return 1 / 0" in err
+    assert "broken.py:2" in err
+    assert "click" not in err
+
+
+def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch):
+    def fail(*args, **options):
+        raise RuntimeError(HOSTILE)
+
+    monkeypatch.setattr("dst_analyze.sweep.grid.plan_sweep", fail)
+    assert main(["small.py"]) == 1
+    err = capsys.readouterr().err
+    assert (
+        err == "error: RuntimeError: \\x1b[31m[bold]evil[/bold]\nhint: run with --debug to see where this comes from\n"
+    )
+
+
+def test_hostile_names_are_inert(here, capsys):
+    (here / "evil.py").write_text(
+        "from torch import nn\n"
+        "model = nn.Sequential(nn.Flatten())\n"
+        f"model.add_module({HOSTILE!r}, nn.Linear(64, 12))\n"
+        "model.add_module('\\u202eback', nn.Linear(12, 10))\n"
+    )
+    assert main(["inspect", "evil.py"]) == 0
+    assert main(["evil.py", "--steps", "3", "--alphas", "1e-3", "--out", "run"]) == 0
+    assert main([f"{HOSTILE}.py"]) == 2
+    captured = capsys.readouterr()
+    for text in (captured.out, captured.err):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "[bold]evil" in text
+
+
+def test_text_helpers():
+    assert visible("a\x1b[0m\tb\nc\u2028") == "a\\x1b[0m\\tb\nc\\u2028"
+    assert elide("layer1.0.conv1", 20) == "layer1.0.conv1"
+    assert elide("layer1.0.some.very.long.name.conv1", 13) == "layer1….conv1"
+    assert len(elide("x" * 100, 12)) == 12
+    assert elide("two\nlines", 20) == "two\\nlines"
+    assert [short(n) for n in (0, 999, 1000, 12345, 999_500, 1.5e9, None, float("nan"))] == [
+        "0", "999", "1.00k", "12.3k", "1.00M", "1.50G", "–", "–",
+    ]  # fmt: skip
+
+
+def test_every_command_takes_debug():
+    assert all(any("--debug" in option.opts for option in each.params) for each in commands.commands.values())

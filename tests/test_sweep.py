@@ -1,0 +1,287 @@
+"""Trials and the sweep: what is trained, what is put back, what is refused before training starts."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import dst_analyze
+from dst_analyze.errors import DataError, ModelError, OptionError
+from dst_analyze.masking.masked import mask_model
+from dst_analyze.ranking.table import remaining_table
+from dst_analyze.sweep.digits import load_digits
+from dst_analyze.sweep.grid import plan_sweep, run_plan, run_sweep
+from dst_analyze.sweep.trial import make_optimizer, make_schedule
+
+IMAGES, LABELS = load_digits()
+TRAIN = IMAGES[:512].flatten(1), LABELS[:512]
+TEST = IMAGES[1500:].flatten(1), LABELS[1500:]
+
+FILE = """
+import torch
+from torch import nn
+from sklearn.datasets import load_digits
+
+class Net(nn.Module):
+    def __init__(self, hidden=24):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, hidden), nn.Linear(hidden, 10)
+    def forward(self, x):
+        return self.two(self.one(x).relu())
+
+def _data():
+    digits = load_digits()
+    return torch.tensor(digits.data / 16, dtype=torch.float32)[:500], torch.tensor(digits.target)[:500]
+
+train_data = _data
+"""
+
+
+def mlp():
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def write(tmp_path, text, name="m.py"):
+    (tmp_path / name).write_text(text)
+    return str(tmp_path / name)
+
+
+def test_a_sweep_prunes_and_learns(tmp_path):
+    model = mlp()
+    before = copy.deepcopy(model.state_dict())
+    record = run_sweep(model, (TRAIN, TEST), alphas=[1e-3, 4e-3], steps=200, out=tmp_path / "run")
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.training
+    assert isinstance(record, dst_analyze.SweepRecord)
+    assert record.dense.score > 0.85
+    assert record.score(1e-3) > 0.85
+    assert 0.05 < record.remaining(4e-3) < record.remaining(1e-3) < 0.97
+    table = remaining_table(record)
+    assert list(table.index) == ["0", "2"]
+    assert (table.loc["0"] < table.loc["2"]).all()
+    assert record.frame["step"].max() == 200
+    assert 40 <= record.frame["step"].nunique() <= 41
+
+
+def test_the_same_sweep_gives_the_same_numbers_and_seeds_differ(tmp_path):
+    path = write(tmp_path, FILE)
+    options = {"alphas": [3e-3], "seeds": 2, "steps": 30}
+    torch.manual_seed(1)
+    one = run_sweep(path, out=tmp_path / "one", **options)
+    torch.manual_seed(2)
+    two = run_sweep(path, out=tmp_path / "two", **options)
+    assert one.frame.equals(two.frame)
+    assert [t.score for t in one.trials] == [t.score for t in two.trials]
+    assert one.trials[1].loss != one.trials[2].loss
+    first_readings = one.frame[one.frame["step"] == 1].groupby("seed")["remaining"].mean()
+    assert first_readings[0] != first_readings[1] or one.trials[1].loss != one.trials[2].loss
+
+
+def test_random_numbers_and_threads_are_put_back(tmp_path):
+    model = mlp()
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+    state = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy(), torch.get_num_threads()
+    run_sweep(model, TRAIN, alphas=[1e-3], steps=3, out=tmp_path / "run")
+    assert torch.equal(state[0], torch.get_rng_state())
+    assert state[1] == random.getstate()
+    assert (state[2] == np.random.get_state()[1]).all()
+    assert state[3] == torch.get_num_threads()
+
+
+def test_without_data_the_digits_stand_in_and_it_is_said(tmp_path):
+    path = write(tmp_path, "from torch import nn\nmodel = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))\n")
+    record = run_sweep(path, alphas=[1e-3], epochs=1, out=tmp_path / "run")
+    assert record.manifest.data.stand_in
+    assert record.notes()[0].title == "Stand-in data"
+    assert "below 4" in record.manifest.data.description
+    assert record.manifest.steps == record.trials[0].steps == 9
+
+
+def test_a_diverged_trial_is_recorded_and_left_out(tmp_path):
+    record = run_sweep(mlp(), TRAIN, alphas=[1e-3], lr=1e12, steps=20, out=tmp_path / "run")
+    assert not record.complete
+    assert {t.status for t in record.trials} == {"diverged"}
+    assert record.frame.empty
+    assert record.dense.steps < 20
+
+
+@pytest.mark.parametrize(
+    ("data", "scored_on"),
+    [
+        (tuple(part.numpy() for part in TRAIN), "train"),
+        ((TensorDataset(*TRAIN), TensorDataset(*TEST)), "test"),
+        ((DataLoader(TensorDataset(*TRAIN), 32), TEST), "test"),
+    ],
+)
+def test_a_pair_is_train_and_test_unless_it_is_one_of_tensors(tmp_path, data, scored_on):
+    assert plan_sweep(mlp(), data, out=tmp_path / "run").manifest.data.scored_on == scored_on
+
+
+def test_batch_norm_and_a_batch_of_one(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+    data = TRAIN[0][:65], TRAIN[1][:65]
+    assert run_sweep(model, data, alphas=[1e-3], epochs=3, out=tmp_path / "run").manifest.steps == 3
+    loader = DataLoader(TensorDataset(*data), batch_size=64)
+    assert run_sweep(model, loader, alphas=[1e-3], steps=3, out=tmp_path / "loader").complete
+
+
+def test_regression_is_scored_by_its_loss(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 1))
+    record = run_sweep(model, (TRAIN[0], TRAIN[1].float()), alphas=[1e-3], steps=5, out=tmp_path / "run", lr=0.01)
+    assert record.manifest.data.score == "loss"
+    assert record.manifest.data.scored_on == "train"
+    assert record.dense.score == record.dense.loss
+
+
+HOOKS = (
+    FILE
+    + """
+def train_data():
+    x, y = _data()
+    return {"x": x, "label": y}
+
+def loss(outputs, batch):
+    return nn.functional.nll_loss(outputs.log_softmax(1), batch["label"])
+
+def optimizer(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+"""
+)
+
+
+def test_the_users_loss_optimizer_and_dict_batches_are_used(tmp_path):
+    path = write(tmp_path, HOOKS)
+    record = run_sweep(path, alphas=[1e-3], steps=40, out=tmp_path / "run")
+    assert record.manifest.optimizer == "the optimizer of the model file"
+    assert record.manifest.data.score == "loss"
+    assert record.dense.loss < 1.5
+    with pytest.raises(OptionError, match="--lr has no effect"):
+        plan_sweep(path, lr=0.1, out=tmp_path / "lr")
+
+
+def test_thresholds_get_no_weight_decay():
+    masked = mask_model(mlp(), TRAIN[0][:2])
+    thresholds = {id(p) for p in masked.threshold_parameters()}
+    hooks = [lambda p: torch.optim.AdamW(p, weight_decay=0.1), lambda p: torch.optim.Rprop(p), None]
+    for hook in hooks:
+        groups = make_optimizer(masked, 0.1, hook).param_groups
+        own = [group for group in groups if thresholds & {id(p) for p in group["params"]}]
+        assert len(groups) == 2
+        assert len(own) == 1
+        assert own[0].get("weight_decay", 0) == 0
+        assert len(own[0]["params"]) == len(thresholds)
+    with pytest.raises(ModelError, match="returned NoneType"):
+        make_optimizer(masked, 0.1, lambda p: None)
+
+
+def test_frozen_weights_stay_frozen(tmp_path):
+    model = mlp()
+    model.requires_grad_(False)
+    optimizer = make_optimizer(mask_model(model, TRAIN[0][:2]))
+    assert len(optimizer.param_groups) == 1
+
+
+def test_the_learning_rate_falls_at_half_and_three_quarters():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = make_schedule(optimizer, 8)
+    rates = []
+    for _ in range(8):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert make_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 1).get_last_lr() == [1.0]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield TRAIN[0][0], TRAIN[1][0]
+
+
+NAN = TRAIN[0].clone()
+NAN[0] = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "kind", "cause"),
+    [
+        ((TRAIN[0][:, :50], TRAIN[1]), {}, DataError, "training data do not fit"),
+        ((NAN, TRAIN[1]), {"batch_size": 512}, DataError, "loss of the first batch is nan"),
+        ((TRAIN[0], TRAIN[1] + 90), {}, DataError, "training step on the first batch"),
+        (TRAIN[0], {}, DataError, "no loss is known"),
+        ((TRAIN, (TEST[0][:, :9], TEST[1])), {}, DataError, "scoring the first test batch"),
+        ((TRAIN, DataLoader(TensorDataset(*TEST), batch_size=999, drop_last=True)), {}, DataError, "no batches"),
+        (Endless(), {"epochs": 1}, OptionError, "how long an epoch"),
+        (TRAIN, {"include": ["nothing*"]}, OptionError, "matches no layer"),
+        (TRAIN, {"steps": 0}, OptionError, "steps|greater"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(tmp_path, data, options, kind, cause):
+    with pytest.raises(kind, match=cause):
+        plan_sweep(mlp(), data, out=tmp_path / "run", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "cause"),
+    [
+        (FILE.replace("train_data = _data", "def test_data():\n    return _data()"), DataError, "no train_data"),
+        (FILE.replace("train_data = _data", "def train_data():\n    return 1 / 0"), DataError, "ZeroDivisionError"),
+        (FILE.replace("train_data = _data", "def train_data():\n    return iter([_data()])"), DataError, "only once"),
+        (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "no number to differentiate"),
+        (FILE + "def loss(outputs, batch):\n    return outputs.nothing\n", ModelError, "AttributeError"),
+        (FILE + "def optimizer(parameters):\n    return 'adam'\n", ModelError, "returned str"),
+    ],
+)
+def test_hooks_that_fail_are_named_before_training(tmp_path, text, kind, cause):
+    with pytest.raises(kind, match=cause) as error:
+        plan_sweep(write(tmp_path, text), out=tmp_path / "run")
+    assert "m.py" in error.value.place or error.value.hint
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_sweep_leaves_nothing(tmp_path):
+    plan = plan_sweep(mlp(), TRAIN, steps=10, out=tmp_path / "run")
+
+    def interrupt(progress):
+        if progress.trial.alpha is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(plan, interrupt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_object_is_known_by_its_weights(tmp_path):
+    digests = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(64, 10))
+        digests.append(plan_sweep(model, TRAIN, out=tmp_path / "run").task.config.digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_module_level_model_of_a_package_is_not_trained_itself(tmp_path, monkeypatch):
+    write(tmp_path, "from torch import nn\nmodel = nn.Sequential(nn.Linear(64, 10))\n", "dst_test_package_model.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    record = run_sweep("dst_test_package_model:model", TRAIN, alphas=[1e-3], steps=20, out=tmp_path / "run")
+    again = run_sweep("dst_test_package_model:model", TRAIN, alphas=[1e-3], steps=20, out=tmp_path / "again")
+    assert record.frame.equals(again.frame)
+    assert record.dense.loss == again.dense.loss
+
+
+def test_public_names_exist():
+    for name in dst_analyze.__all__:
+        assert getattr(dst_analyze, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dst_analyze.nothing  # noqa: B018
+    assert set(dst_analyze.__all__) <= set(dir(dst_analyze))
