@@ -64,8 +64,8 @@ _DETECTORS: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"retinanet|fcos", _SMALL),
     (r".*", {}),
 )
-# frames and side of a clip
-_CLIPS: tuple[tuple[str, int, int], ...] = ((r"mvit", 16, 224), (r"s3d", 16, 224), (r"swin3d", 4, 64), (r".*", 4, 64))
+# batch, frames and side of the clips
+_CLIPS: tuple[tuple[str, int, int, int], ...] = ((r"mvit|s3d", 1, 16, 224), (r".*", BATCH, 4, 64))
 _NO_WEIGHTS: dict[str, dict[str, Any]] = {
     "classification": {"weights": None},
     "segmentation": {"weights": None, "weights_backbone": None},
@@ -74,8 +74,8 @@ _NO_WEIGHTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _clip(frames: int, side: int, _: nn.Module) -> Inputs:
-    return Inputs((_noise(BATCH, 3, frames, side, side),))
+def _clip(batch: int, frames: int, side: int, _: nn.Module) -> Inputs:
+    return Inputs((_noise(batch, 3, frames, side, side),))
 
 
 def _photos(_: nn.Module) -> Inputs:
@@ -119,8 +119,8 @@ def torchvision_models() -> Iterator[ZooModel]:
             elif kind == "segmentation":
                 inputs = partial(_image, 64)
             elif kind == "video":
-                _, frames, side = next(row for row in _CLIPS if re.match(row[0], name))
-                inputs = partial(_clip, frames, side)
+                _, batch, frames, side = next(row for row in _CLIPS if re.match(row[0], name))
+                inputs = partial(_clip, batch, frames, side)
             yield ZooModel(name, f"torchvision.{kind}", partial(models.get_model, name, **options), inputs)
 
 

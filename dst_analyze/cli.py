@@ -165,7 +165,8 @@ def analyze(
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
     from dst_analyze.model.loading import parse_model_args
-    from dst_analyze.sweep.grid import plan_sweep, run_plan
+    from dst_analyze.sweep.grid import run_plan
+    from dst_analyze.sweep.plan import plan_sweep
     from dst_analyze.terminal import Watch, console, note_text, show, sweep_table, visible
 
     given = {name: value for name, value in options.items() if value is not None}

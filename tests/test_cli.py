@@ -256,7 +256,7 @@ def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch):
     def fail(*args, **options):
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("dst_analyze.sweep.grid.plan_sweep", fail)
+    monkeypatch.setattr("dst_analyze.sweep.plan.plan_sweep", fail)
     assert main(["small.py"]) == 1
     err = capsys.readouterr().err
     assert (

@@ -354,12 +354,61 @@ def test_a_graph_for_one_batch_size_says_so() -> None:
     assert any(note.startswith("holds for batch size 3 only") for note in result.notes)
 
 
+CONSTANT = torch.arange(8)
+
+
+def test_tensors_from_outside_are_constants() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.table(CONSTANT).mean(0) * CONSTANT
+
+    model = Branch(Positions())
+    result = trace(model, torch.randn(3, 8))
+    assert (result.rung, result.opaque, hidden(model, result)) == (2, (), set())
+    assert result.graph_module is not None
+    assert result.graph_module.get_buffer("_tensor_constant0") is not CONSTANT
+
+
+def test_results_with_names_and_sizes_by_keyword() -> None:
+    def top(x: torch.Tensor) -> torch.Tensor:
+        values, _ = x.sort(dim=1)
+        return values.view(x.size(dim=0), -1) + x.max(dim=1).values[:, None]
+
+    result = trace(Branch(Apply(top)), torch.randn(3, 8))
+    assert (result.rung, result.opaque) == (2, ())
+    assert not any(note.startswith("holds") for note in result.notes)
+
+
+@pytest.mark.parametrize("ask", [int, float, bool, torch.Tensor.item, torch.Tensor.tolist])
+def test_contents_asked_for_are_noted(ask: Callable[[torch.Tensor], Any]) -> None:
+    def ignore(x: torch.Tensor) -> torch.Tensor:
+        ask(x[0, 0])
+        return x
+
+    result = trace(Branch(Apply(ignore)), torch.randn(3, 8))
+    assert any(f"{line_of(ignore, 1)}: " in note and "of a tensor is" in note for note in result.notes)
+
+
+def test_autocast_inside_a_module_keeps_it_whole() -> None:
+    def half(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ x.T @ x).float()
+
+    result = trace(Branch(Apply(half)), torch.randn(3, 8))
+    assert [(opaque.name, opaque.place) for opaque in result.opaque] == [("inner", line_of(half, 2))]
+    assert "autocast" in result.opaque[0].reason
+
+
 def mean_item(x: torch.Tensor) -> torch.Tensor:
     return x * x.sum().item()
 
 
 def through_numpy(x: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(x.numpy() * 2)
+    return torch.from_numpy(x.detach().numpy() * 2)
 
 
 def through_vmap(x: torch.Tensor) -> torch.Tensor:
@@ -620,7 +669,8 @@ def test_an_output_that_says_nothing_is_no_proof() -> None:
 # --- what must not change ---------------------------------------------------------------------------------------
 
 
-def test_the_original_is_untouched() -> None:
+@pytest.mark.parametrize(("meddles_with_weights", "rung"), [(False, 2), (True, 3)])
+def test_the_original_is_untouched(meddles_with_weights: bool, rung: int) -> None:
     class Meddler(nn.Module):
         """Writes to everything it can reach."""
 
@@ -632,7 +682,8 @@ def test_the_original_is_untouched() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.count += 1
-            self.norm.weight.data.mul_(2)
+            if meddles_with_weights:
+                self.norm.weight.data.mul_(2)
             self.cache.append(x)
             x.add_(1)
             torch.set_grad_enabled(True)
@@ -643,7 +694,7 @@ def test_the_original_is_untouched() -> None:
     state, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
     example, rng = x.clone(), torch.get_rng_state()
     call = nn.Module.__call__
-    assert trace(model, x).graph_module is not None
+    assert trace(model, x).rung == rung
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(x, example)

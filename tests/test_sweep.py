@@ -14,7 +14,8 @@ from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.sweep.digits import load_digits
-from dst_analyze.sweep.grid import plan_sweep, run_plan, run_sweep
+from dst_analyze.sweep.grid import run_plan, run_sweep
+from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.trial import make_optimizer, make_schedule
 
 IMAGES, LABELS = load_digits()

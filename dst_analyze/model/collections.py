@@ -18,8 +18,8 @@ from torch import nn
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
+from dst_analyze.model.failures import did_you_mean
 from dst_analyze.model.inputs import Inputs, as_inputs
-from dst_analyze.model.userfile import did_you_mean
 
 # --- building ------------------------------------------------------------------------------------------------------
 

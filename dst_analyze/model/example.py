@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.collections import Draw, known_inputs, takes_any_image_list
+from dst_analyze.model.failures import a_thing, headline, running, user_trace
 from dst_analyze.model.inputs import Inputs, as_inputs
 from dst_analyze.model.loading import LoadedModel
 from dst_analyze.model.preserve import preserved, preserved_randomness
-from dst_analyze.model.userfile import a_thing, headline, running, user_trace
 
 
 def find_example_inputs(loaded: LoadedModel, *, batch_size: int = 2) -> Inputs:

@@ -8,6 +8,7 @@ knows the shape of its result (``node.meta["tensor_meta"]``).
 from __future__ import annotations
 
 import copy
+import math
 import random
 import sys
 import warnings
@@ -33,6 +34,7 @@ from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 __all__ = ["GraphTrace", "Opaque", "trace_graph"]
 
 _SEED = 20200426
+_NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than tracing
 _MOST_ANSWERS = 20  # noted, of the values built in from the example
 # Largest difference between graph and model, relative to the largest value of the output.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -119,7 +121,7 @@ class _Ladder:
         """The trace, if its graph reproduces the model."""
         try:
             found = _proof(self._own, self._model, self._inputs, draft)
-            return _accepted(self._own, self._inputs, draft, (*self.notes, *draft.notes, *found))
+            return _accepted(self._own, draft, (*self.notes, *draft.notes, *found))
         except MemoryError:
             raise
         except Exception as error:
@@ -141,7 +143,7 @@ def _symbolic(twin: nn.Module, inputs: Inputs) -> _Draft:
     targets = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
     constants = {name: getattr(twin, name) for name in targets if name not in known and "." not in name}
     functions = [node.target for node in graph.nodes if isinstance(node.target, FunctionType)]
-    wrapped = dict.fromkeys(f.__name__ for f in functions if not f.__module__.startswith("torch."))
+    wrapped = dict.fromkeys(f.__name__ for f in functions if f.__module__.partition(".")[0] != "torch")
     return _Draft(1, graph, constants, (), tuple(dropped), wrapped=tuple(wrapped))
 
 
@@ -217,9 +219,16 @@ def _other_values(trial: _Trial, inputs: Inputs) -> list[str]:
 
 
 def _other_batch(trial: _Trial, inputs: Inputs) -> list[str]:
+    """Twice the batch, or of a large one half: whichever is quick."""
     size = inputs.batch_size
+
+    def other(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.ndim or tensor.shape[0] != size:
+            return tensor
+        return tensor[: size // 2] if size >= 4 else torch.cat([tensor, tensor])
+
     try:
-        trial.compare(inputs.map(lambda t: torch.cat([t, t]) if t.ndim and t.shape[0] == size else t))
+        trial.compare(inputs.map(other), record=False)
     except _MismatchError as mismatch:
         return [f"holds for batch size {size} only: {mismatch}"]
     except Exception:  # the model itself refuses: nothing to hold the graph to
@@ -235,11 +244,15 @@ class _Trial:
         self.telling = False  # whether any output so far could have told right from wrong
         self._model, self._graph_module = _twin(own), _graph_module(_twin(own), draft)
 
-    def compare(self, inputs: Inputs) -> None:
-        """Run both with the same random numbers; what the model itself raises is passed on."""
+    def compare(self, inputs: Inputs, *, record: bool = True) -> None:
+        """Run both with the same random numbers; what the model itself raises is passed on.
+
+        ``record`` leaves the shapes at the nodes; without it the graph runs as the code that is generated from it.
+        """
         expected = tree_leaves(plain_output(_run(inputs, self._model), lambda _: None))
+        run = _Recorder(self._graph_module).run if record else self._graph_module.forward
         try:
-            actual = tree_leaves(_run(Inputs(tuple(inputs.tensors())), self._graph_module.forward))
+            actual = tree_leaves(_run(Inputs(tuple(inputs.tensors())), run))
         except MemoryError:
             raise
         except Exception as error:
@@ -252,10 +265,34 @@ class _Trial:
             self.telling |= _is_telling(theirs)
 
 
+class _Recorder(fx.Interpreter):
+    """Runs the graph and leaves every tensor's shape at its node."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if metadata := _metadata(result):
+            n.meta["tensor_meta"] = metadata
+        return result
+
+
+def _metadata(result: Any) -> Any:
+    """Shapes and dtypes in a result's own nesting; None where there is no tensor."""
+    if isinstance(result, torch.Tensor):
+        return _extract_tensor_metadata(result)
+    if isinstance(result, list | tuple):
+        items = [_metadata(item) for item in result]
+        return tuple(items) if any(items) else None
+    if isinstance(result, Mapping):
+        named = {key: _metadata(item) for key, item in result.items()}
+        return named if any(named.values()) else None
+    return None
+
+
 def _run(inputs: Inputs, function: Callable[..., Any]) -> Any:
     torch.manual_seed(_SEED)
     random.seed(_SEED)
-    return inputs.map(lambda tensor: tensor.clone()).call(function)  # either may write into its inputs
+    with torch.no_grad():
+        return inputs.map(lambda tensor: tensor.clone()).call(function)  # either may write into its inputs
 
 
 def _difference(expected: Any, actual: Any) -> str:
@@ -293,49 +330,27 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
     """Weights a little beside the model's: a layer that starts at zero would hide what is wrong before it."""
-    torch.manual_seed(_SEED)
+    noise = torch.randn(_NOISE, generator=torch.Generator().manual_seed(_SEED))
     try:
         for parameter in own.parameters():
-            if parameter.is_floating_point() or parameter.is_complex():
+            if (parameter.is_floating_point() or parameter.is_complex()) and (count := parameter.numel()):
                 old = _wide(parameter.detach())
-                size = float(old.abs().square().mean().sqrt()) if old.numel() else 0.0
-                parameter.copy_(old + torch.randn_like(old) * (0.1 * size + 0.01))
+                size = float(torch.linalg.vector_norm(old)) / math.sqrt(count)
+                beside = noise.repeat(1 + count // _NOISE)[:count].view(parameter.shape).to(parameter.device)
+                parameter.copy_(old + beside * (0.1 * size + 0.01))
         yield
     finally:
-        for mine, theirs in zip(own.parameters(), model.parameters(), strict=True):
-            mine.copy_(theirs)
+        with torch.no_grad():  # the model may have left gradients on
+            for mine, theirs in zip(own.parameters(), model.parameters(), strict=True):
+                mine.copy_(theirs)
 
 
 # --- the result -------------------------------------------------------------------------------------------------
 
 
-def _accepted(own: nn.Module, inputs: Inputs, draft: _Draft, notes: tuple[str, ...]) -> GraphTrace:
+def _accepted(own: nn.Module, draft: _Draft, notes: tuple[str, ...]) -> GraphTrace:
     visible = _visible(own, draft)
-    _run(Inputs(tuple(inputs.tensors())), _Recorder(_graph_module(_twin(own), draft)).run)
     return GraphTrace(_graph_module(own, draft), draft.rung, draft.opaque, notes, visible)
-
-
-class _Recorder(fx.Interpreter):
-    """Runs the graph and leaves every tensor's shape at its node."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if metadata := _metadata(result):
-            n.meta["tensor_meta"] = metadata
-        return result
-
-
-def _metadata(result: Any) -> Any:
-    """Shapes and dtypes in a result's own nesting; None where there is no tensor."""
-    if isinstance(result, torch.Tensor):
-        return _extract_tensor_metadata(result)
-    if isinstance(result, list | tuple):
-        items = [_metadata(item) for item in result]
-        return tuple(items) if any(items) else None
-    if isinstance(result, Mapping):
-        named = {key: _metadata(item) for key, item in result.items()}
-        return named if any(named.values()) else None
-    return None
 
 
 def _visible(own: nn.Module, draft: _Draft) -> frozenset[str]:

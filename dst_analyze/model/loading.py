@@ -17,8 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError
-from dst_analyze.model import collections, userfile
-from dst_analyze.model.userfile import Call, Found, UserModule, a_thing, did_you_mean, running
+from dst_analyze.model import choosing, collections, userfile
+from dst_analyze.model.choosing import Call, Found
+from dst_analyze.model.failures import a_thing, did_you_mean, running
+from dst_analyze.model.userfile import UserModule
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class _Object:
         return self.spec
 
     def find(self, arguments: Mapping[str, Any]) -> Found:
-        if not userfile.can_be_model(self.value):
+        if not choosing.can_be_model(self.value):
             raise ModelError(
                 f"What was given is {a_thing(self.value)}, not a model.",
                 hint="give an nn.Module, a function that returns one, or a text: " + userfile.SPEC_FORMS,
@@ -125,7 +127,7 @@ class _Object:
 
 
 def _pick(module: UserModule, target: str, arguments: Mapping[str, Any]) -> Found:
-    return userfile.find_named(module, target) if target else userfile.find_unnamed(module, arguments)
+    return choosing.find_named(module, target) if target else choosing.find_unnamed(module, arguments)
 
 
 def _source(spec: object) -> _Source:

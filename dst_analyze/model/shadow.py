@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MethodDescriptorType, WrapperDescriptorType
+from types import FrameType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class Opaque:
 # --- places -----------------------------------------------------------------------------------------------------
 
 _MACHINERY = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
+_STANDARD_LIBRARY = f"{Path(traceback.__file__).parent}/"
 
 
 def describe_error(error: BaseException) -> str:
@@ -74,8 +75,10 @@ def _place_here() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 
 
-def _is_model(frame: Any) -> bool:
-    return not frame.f_code.co_filename.startswith((*_MACHINERY, "<"))
+def _is_model(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    library = file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file
+    return not library and not file.startswith((*_MACHINERY, "<"))
 
 
 # --- numbers that remember --------------------------------------------------------------------------------------
@@ -212,10 +215,15 @@ def _is_method(function: Any) -> bool:
     return isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function)
 
 
-def _is_inplace(name: str, kwargs: Mapping[str, Any]) -> bool:
-    return (
-        name == "__setitem__" or name.startswith("__i") or (name[-1] == "_" != name[0]) or kwargs.get("out") is not None
-    )
+def _is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call changes one of its arguments: torch's names end in an underscore then."""
+    underscore = name.endswith("_") and not name.endswith("__")
+    special = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
+    return underscore or special or kwargs.get("out") is not None
+
+
+def _autocast() -> list[bool]:
+    return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -238,11 +246,14 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _is_record(value: Any) -> bool:
-    """A named tuple, such as a PackedSequence."""
-    return isinstance(value, tuple) and hasattr(value, "_fields")
+    """A tuple of some class of its own, such as a PackedSequence or the result of a sort."""
+    return isinstance(value, tuple) and type(value) is not tuple
 
 
 # --- the tracer -------------------------------------------------------------------------------------------------
+
+
+_MOST_NODES = 50_000  # nobody reads more
 
 
 @dataclass
@@ -274,6 +285,7 @@ class ShadowTracer(TorchFunctionMode):
         self._stack: OrderedDict[str, tuple[str, type]] = OrderedDict()
         self._effects: set[fx.Node] = set()
         self._paused = False
+        self._autocast = _autocast()
         # A tensor that appears from nowhere is a constant if it is older than the trace; if it is not, it was made
         # from others behind our back, and taking it for a constant would cut the graph.
         self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
@@ -289,7 +301,7 @@ class ShadowTracer(TorchFunctionMode):
 
         try:
             inputs = self._inputs.map(placeholder)
-            with self._watching_modules(), self:
+            with self._watching_modules(), self, torch.no_grad():
                 output = inputs.call(self._root)
             self.graph.output(self._argument(plain_output(output, self._drop)))
             self._sweep()
@@ -325,9 +337,9 @@ class ShadowTracer(TorchFunctionMode):
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         name, varies = _name_of(func), self._varies((args, kwargs))
-        inplace = _is_inplace(name, kwargs) or getattr(func, "__name__", "") == "__set__"
-        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result)):
-            return self._asked(name, args, result) if varies and name not in _METADATA else result
+        inplace = _is_inplace(func, name, kwargs)
+        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in _leaves(result)):
+            return self._asked(name, args, kwargs, result) if varies and name not in _METADATA else result
         try:
             node = self._call_node(func, name, args, kwargs)
         except UntraceableError:
@@ -338,12 +350,13 @@ class ShadowTracer(TorchFunctionMode):
             self._effects.add(node)
         return self._bound(result, node, varies, inplace)
 
-    def _asked(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
+    def _asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """A tensor's sizes stay symbolic; any other answer is the example's."""
         tensor = args[0] if args else None
         if isinstance(tensor, torch.Tensor) and name in ("shape", "size"):
             if isinstance(result, int):
-                return self._size(tensor, _plain(args[1]) % tensor.ndim)
+                (dim,) = (*args[1:], *kwargs.values())
+                return self._size(tensor, _plain(dim) % tensor.ndim)
             return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
         if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
             return self._remembering(result, self._create("call_method", name, self._arguments(args)))
@@ -453,6 +466,10 @@ class ShadowTracer(TorchFunctionMode):
     def _create(
         self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> fx.Node:
+        if len(self.graph.nodes) >= _MOST_NODES:
+            raise UntraceableError(f"more than {_MOST_NODES} operations")
+        if _autocast() != self._autocast:
+            raise UntraceableError("an operation under autocast, which a graph cannot switch on")
         node = self.graph.create_node(op, target, args, kwargs or {})
         node.meta["nn_module_stack"] = self._stack.copy()
         return node
@@ -500,7 +517,8 @@ class ShadowTracer(TorchFunctionMode):
         if value is None or value is ... or isinstance(value, base_types):
             return value
         if _is_record(value):
-            return self._create("call_function", type(value), self._arguments(tuple(value)))
+            items = self._arguments(tuple(value))
+            return self._create("call_function", type(value), items) if hasattr(value, "_fields") else items
         raise UntraceableError(f"an argument of type {type(value).__name__}")
 
     def _node_of(self, tensor: torch.Tensor) -> fx.Node:
@@ -527,12 +545,10 @@ class ShadowTracer(TorchFunctionMode):
     def _constant(self, value: Any) -> fx.Node:
         if not isinstance(value, torch.Tensor):
             raise UntraceableError(f"a constant of type {type(value).__name__}")
-        name = next(
-            n
-            for i in itertools.count()
-            if not hasattr(self._root, n := f"_tensor_constant{i}") and n not in self.constants
-        )
-        self.constants[name] = value.detach().clone()
+        free = (f"_tensor_constant{number}" for number in itertools.count())
+        name = next(name for name in free if name not in self.constants and not hasattr(self._root, name))
+        with self._pause():
+            self.constants[name] = value.detach().clone()
         return self._create("get_attr", name)
 
     def _sweep(self) -> None:

@@ -197,6 +197,7 @@ class SymbolicTracer(fx.Tracer):
             output = self._inputs.map(lambda _: next(rest)).call(self.root)  # type: ignore[arg-type, return-value]
             return plain_output(output, self._drop)
 
+        call.__annotations__.clear()  # fx would write them into the generated code
         return call, list(proxies)
 
     def call_module(

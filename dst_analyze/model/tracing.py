@@ -6,7 +6,6 @@ module that owns it. The graph (`graph.py`) says on which rung of the ladder eac
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.audit import Audit, WeightUse
 from dst_analyze.model.axes import RowLayout
 from dst_analyze.model.copying import copied
+from dst_analyze.model.failures import headline, user_trace
 from dst_analyze.model.graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs import Inputs, as_inputs
 from dst_analyze.model.macs import total_macs
@@ -157,7 +157,7 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
         try:
             audit.run(copy, inputs, "train")
         except Exception as error:  # a batch of one under batch norm, targets a detector wants: the eval run stands
-            notes.append(f"read in eval mode only: in training mode the example fails with {_short(error)}")
+            notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
     return audit, notes
 
 
@@ -261,15 +261,10 @@ def _matches(layer: LayerFacts, patterns: Iterable[str]) -> bool:
 
 
 def _cannot_run(error: Exception, inputs: Inputs) -> ModelError:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "dst_analyze" not in f.filename]
-    own = [f for f in frames if "site-packages" not in f.filename] or frames
+    place, trace = user_trace(error)
     return ModelError(
-        f"the model does not run on its example inputs ({inputs.describe()}): {_short(error)}",
-        place=f"{own[-1].filename}:{own[-1].lineno}" if own else "",
+        f"the model does not run on its example inputs ({inputs.describe()}): {headline(error)}",
+        place=place,
+        trace=trace,
         hint="define example_inputs() in the model's file: a tensor, a tuple of arguments, or a dict of keywords",
     )
-
-
-def _short(error: BaseException) -> str:
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first[:200]}"

@@ -1,123 +1,24 @@
-"""A user's own Python: importing it, choosing the model in it, showing its failures in the user's frames only."""
+"""A user's own Python, imported: with its siblings, with fresh state, without a trace beside it."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
-import inspect
-import os
 import re
 import sys
-import sysconfig
-import traceback
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeGuard
 
-from torch import nn
-
-from dst_analyze.errors import DstError, ModelError
+from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
-
-# --- failures, in the user's frames only ---------------------------------------------------------------------------
-
-_OURSELVES = Path(__file__).parents[1]
-_LIBRARIES = tuple(
-    f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _OURSELVES)
-)
-_INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
-_TYPED_IN = ("<stdin>", "<ipython")
-
-
-def _is_users(filename: str, file: Path | None) -> bool:
-    """Whether a frame lies in code the user wrote: not the standard library, an installed package or this one."""
-    if filename.startswith("<"):
-        return filename.startswith(_TYPED_IN)
-    if file is not None and filename == str(file):
-        return True
-    return not filename.startswith(_LIBRARIES) and not _INSTALLED.search(filename)
-
-
-def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
-    """Where in the user's code an exception arose, and its traceback cut to the user's frames; else the file alone."""
-    report = traceback.TracebackException.from_exception(error)
-    _cut(report, file)
-    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
-        return f"{shorten(error.filename)}:{error.lineno or 1}", "".join(report.format_exception_only())
-    if not report.stack:
-        return shorten(file) if file else "", ""
-    last = report.stack[-1]
-    return f"{shorten(last.filename)}:{last.lineno}", "".join(report.format())
-
-
-def _cut(report: traceback.TracebackException, file: Path | None) -> None:
-    kept = [frame for frame in report.stack if _is_users(frame.filename, file)]
-    report.stack = traceback.StackSummary.from_list(kept)
-    for chained in (report.__cause__, report.__context__, *(report.exceptions or ())):
-        if chained is not None:
-            _cut(chained, file)
-
-
-def shorten(path: str | os.PathLike[str]) -> str:
-    """A path as a user would type it: relative where it lies below the current folder."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return os.fspath(path)
-
-
-def headline(error: BaseException) -> str:
-    """An exception in one line."""
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-@contextmanager
-def running(
-    what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
-) -> Iterator[None]:
-    """Runs a user's code: whatever it raises becomes an error of ours that shows the user's frames only."""
-    try:
-        yield
-    except DstError:
-        raise
-    except SystemExit as stop:
-        raise kind(
-            f"{what} called sys.exit({stop.code!r}).",
-            place=user_trace(stop, file)[0],
-            hint=f"keep scripts below `if __name__ == '__main__':`, which is not run here{'; ' + hint if hint else ''}",
-        ) from stop
-    except Exception as error:
-        place, trace = user_trace(error, file)
-        raise kind(f"{what} raised {headline(error)}", place=place, trace=trace, hint=hint) from error
-
-
-# --- hints ---------------------------------------------------------------------------------------------------------
-
-
-def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names what is close to a misspelt name."""
-    known = list(known)
-    lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(wanted.lower(), lower, n=4, cutoff=0.6)
-    return f"did you mean {_either(lower[name] for name in close)}?" if close else otherwise
-
-
-def _either(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} or {last}" if most else last
-
+from dst_analyze.model.failures import OURSELVES, did_you_mean, running, shorten, user_trace
 
 SPEC_FORMS = "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, torchvision:NAME or timm:NAME"
-
-
-# --- importing -----------------------------------------------------------------------------------------------------
 
 _folders: set[Path] = set()
 
@@ -163,7 +64,7 @@ def imports_from(folder: Path | None) -> Iterator[None]:
 def _forget_namesakes(folder: Path) -> None:
     """Two folders may each hold a `layers.py`: the one imported for another user's file must not serve this one."""
     others = _folders - {folder}
-    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {_OURSELVES.name}
+    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {OURSELVES.name}
     loaded = [(name, name.partition(".")[0]) for name in sys.modules]
     stale = {top for name, top in loaded if top in names and _root(name) in others}
     for name, top in loaded:
@@ -265,136 +166,6 @@ def _import_hint(error: ImportError, label: str) -> str:
         top = error.name.partition(".")[0]
         return f"install it beside dst-analyze (pip install {_PACKAGES.get(top, top)}), or put {top}.py next to {label}"
     return f"is another version of {error.name or 'that package'} installed than {label} was written for?"
-
-
-# --- choosing ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a spec leads to: a model, or something that builds one when called; and where it was found."""
-
-    value: nn.Module | Callable[..., Any]
-    label: str
-    origin: UserModule | None = None
-
-    @property
-    def file(self) -> Path | None:
-        return self.origin.file if self.origin else None
-
-    @property
-    def folder(self) -> Path | None:
-        return self.origin.folder if self.origin else None
-
-    @property
-    def place(self) -> str:
-        return self.origin.place if self.origin else ""
-
-
-def find_named(start: UserModule, path: str) -> Found:
-    """The object a user named, `Net` or `zoo.small`, if it can be a model."""
-    value: Any = start.module
-    for part in path.split("."):
-        if not hasattr(value, part):
-            names = [name for name in dir(value) if not name.startswith("_")]
-            otherwise = f"write {start.label}:NAME with a class, a function or a model defined there"
-            raise ModelError(
-                f"There is no {path!r} in {start.label}.", place=start.place, hint=did_you_mean(part, names, otherwise)
-            )
-        value = getattr(value, part)
-    if not can_be_model(value):
-        raise ModelError(
-            f"{start.label}:{path} is {a_thing(value)}, not a model.",
-            place=start.place,
-            hint="name an nn.Module class, a function that returns a model, or a model",
-        )
-    return Found(value, f"{start.label}:{path}", start)
-
-
-def find_unnamed(start: UserModule, arguments: Collection[str]) -> Found:
-    """`build_model`, else `model`, else the only class of the file that the arguments given are enough for."""
-    for name in ("build_model", "model"):
-        value = getattr(start.module, name, None)
-        if can_be_model(value):
-            return Found(value, f"{start.label}:{name}", start)
-    classes = _own_classes(start.module)
-    ready = [kind for kind in classes if not Call(kind, arguments).wrong]
-    if len(ready) == 1 or len(classes) == 1:
-        (kind,) = ready or classes
-        return Found(kind, f"{start.label}:{kind.__name__}", start)
-    raise _no_choice(start, classes, ready, arguments)
-
-
-def _no_choice(
-    start: UserModule, classes: list[type[nn.Module]], ready: list[type[nn.Module]], arguments: Collection[str]
-) -> ModelError:
-    label = start.label
-    if ready:
-        return ModelError(
-            f"{label} has {len(ready)} classes that could be the model: {', '.join(kind.__name__ for kind in ready)}.",
-            place=start.place,
-            hint=f"choose one, {label}:{ready[-1].__name__}, or define build_model()",
-        )
-    if classes:
-        signatures = ", ".join(f"{kind.__name__}({', '.join(Call(kind, ()).takes)})" for kind in classes)
-        return ModelError(
-            f"No class in {label} can be built with {', '.join(arguments) or 'no arguments'}: {signatures}.",
-            place=start.place,
-            hint=f"choose one and pass its arguments, {label}:{classes[-1].__name__} --model-arg name=value, "
-            "or define build_model()",
-        )
-    return ModelError(
-        f"{label} has no model: no build_model(), no `model`, no nn.Module class of its own.",
-        place=start.place,
-        hint=f"define build_model() that returns the model, or name it: {label}:NAME",
-    )
-
-
-def can_be_model(value: object) -> TypeGuard[nn.Module | Callable[..., Any]]:
-    """A model, a class of models, or a function that may return one."""
-    return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
-
-
-def _own_classes(module: ModuleType) -> list[type[nn.Module]]:
-    """Public nn.Module classes written in this very file, each once, in the file's order."""
-    values = dict.fromkeys(value for value in vars(module).values() if isinstance(value, type))
-    own = (value for value in values if issubclass(value, nn.Module) and value.__module__ == module.__name__)
-    return [value for value in own if not value.__name__.startswith("_")]
-
-
-def a_thing(value: object) -> str:
-    """What a value is, in words: `a dict`, `the class Config`, `None`."""
-    if value is None:
-        return "None"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
-
-
-class Call:
-    """Whether a function can be called with some keywords: what it would miss, and what it does not take."""
-
-    def __init__(self, function: Callable[..., Any], arguments: Collection[str]) -> None:
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):  # written in C, without a signature: only calling it tells
-            self.takes: list[str] = []
-            self.missing: list[str] = []
-            self.unknown: list[str] = []
-            return
-        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self.takes = [p.name for p in named if p.kind is not p.POSITIONAL_ONLY]
-        self.missing = [p.name for p in named if p.default is p.empty and p.name not in arguments]
-        self.unknown = [name for name in arguments if name not in self.takes and not anything]
-
-    @property
-    def wrong(self) -> bool:
-        return bool(self.missing or self.unknown)
-
-
-# --- files ---------------------------------------------------------------------------------------------------------
 
 
 def _checked(path: Path) -> Path:

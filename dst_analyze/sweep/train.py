@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.sweep.data import Objective
+from dst_analyze.sweep.objective import Objective
 
 
 class DivergedError(Exception):
@@ -36,8 +36,6 @@ def train(
     """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other."""
     model.train()
     for step, batch in zip(range(1, steps + 1), batches, strict=False):
-        if isinstance(model, MaskedModel):
-            model.reset_collapsed()
         outputs = objective.inputs(batch).call(model)
         loss = total = objective.loss(outputs, batch)
         value = loss.item()

@@ -23,7 +23,8 @@ from dst_analyze.model.copying import copied
 from dst_analyze.model.loading import load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.sweep.data import Batches, LossHook, Objective
+from dst_analyze.sweep.data import Batches
+from dst_analyze.sweep.objective import LossHook, Objective
 from dst_analyze.sweep.record import DEFAULT_LR, SweepConfig, TrialKey, TrialResult, late
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 

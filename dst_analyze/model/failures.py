@@ -1,0 +1,107 @@
+"""Failures in a user's own code, shown in the user's frames only; and the words errors are made of."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dst_analyze.errors import DstError, ModelError
+
+OURSELVES = Path(__file__).parents[1]
+_LIBRARIES = tuple(
+    f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), OURSELVES)
+)
+_INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
+_TYPED_IN = ("<stdin>", "<ipython")
+
+
+def _is_users(filename: str, file: Path | None) -> bool:
+    """Whether a frame lies in code the user wrote: not the standard library, an installed package or this one."""
+    if filename.startswith("<"):
+        return filename.startswith(_TYPED_IN)
+    if file is not None and filename == str(file):
+        return True
+    return not filename.startswith(_LIBRARIES) and not _INSTALLED.search(filename)
+
+
+def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
+    """Where in the user's code an exception arose, and its traceback cut to the user's frames; else the file alone."""
+    report = traceback.TracebackException.from_exception(error)
+    _cut(report, file)
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        return f"{shorten(error.filename)}:{error.lineno or 1}", "".join(report.format_exception_only())
+    if not report.stack:
+        return shorten(file) if file else "", ""
+    last = report.stack[-1]
+    return f"{shorten(last.filename)}:{last.lineno}", "".join(report.format())
+
+
+def _cut(report: traceback.TracebackException, file: Path | None) -> None:
+    kept = [frame for frame in report.stack if _is_users(frame.filename, file)]
+    report.stack = traceback.StackSummary.from_list(kept)
+    for chained in (report.__cause__, report.__context__, *(report.exceptions or ())):
+        if chained is not None:
+            _cut(chained, file)
+
+
+def shorten(path: str | os.PathLike[str]) -> str:
+    """A path as a user would type it: relative where it lies below the current folder."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return os.fspath(path)
+
+
+def headline(error: BaseException) -> str:
+    """An exception in one line."""
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+@contextmanager
+def running(
+    what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
+) -> Iterator[None]:
+    """Runs a user's code: whatever it raises becomes an error of ours that shows the user's frames only."""
+    try:
+        yield
+    except DstError:
+        raise
+    except SystemExit as stop:
+        raise kind(
+            f"{what} called sys.exit({stop.code!r}).",
+            place=user_trace(stop, file)[0],
+            hint=f"keep scripts below `if __name__ == '__main__':`, which is not run here{'; ' + hint if hint else ''}",
+        ) from stop
+    except Exception as error:
+        place, trace = user_trace(error, file)
+        raise kind(f"{what} raised {headline(error)}", place=place, trace=trace, hint=hint) from error
+
+
+def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names what is close to a misspelt name."""
+    known = list(known)
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(wanted.lower(), lower, n=4, cutoff=0.6)
+    return f"did you mean {_either(lower[name] for name in close)}?" if close else otherwise
+
+
+def _either(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def a_thing(value: object) -> str:
+    """What a value is, in words: `a dict`, `the class Config`, `None`."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
