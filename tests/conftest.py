@@ -6,3 +6,24 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """A real Chromium. Without one its tests are skipped, except where it is required, as in CI."""
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        message = "no Chromium on this machine (apt-get install chromium)"
+        (pytest.fail if os.environ.get("DST_REQUIRE_BROWSER") else pytest.skip)(message)
+    from playwright.sync_api import sync_playwright
+
+    quiet = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=[*quiet, "--disable-sync", "--disable-quic"])
+        yield started
+        started.close()

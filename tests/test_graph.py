@@ -345,13 +345,14 @@ def test_sizes_stay_symbolic() -> None:
     assert not any(note.startswith("holds for batch") for note in result.notes)
 
 
-def test_a_graph_for_one_batch_size_says_so() -> None:
+@pytest.mark.parametrize("batch", [1, 3, 5])
+def test_a_graph_for_one_batch_size_says_so(batch: int) -> None:
     def rows(x: torch.Tensor) -> torch.Tensor:
         return torch.stack([row * index for index, row in enumerate(x)])
 
-    result = trace(Branch(Apply(rows)), torch.randn(3, 8))
+    result = trace(Branch(Apply(rows)), torch.randn(batch, 8))
     assert result.rung == 2
-    assert any(note.startswith("holds for batch size 3 only") for note in result.notes)
+    assert any(note.startswith(f"holds for batch size {batch} only") for note in result.notes)
 
 
 CONSTANT = torch.arange(8)

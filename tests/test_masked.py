@@ -254,8 +254,14 @@ def test_include_and_exclude() -> None:
     assert ("head", "left out by --exclude") in [(s.name, s.reason) for s in traced.skipped]
     with pytest.raises(OptionError, match="matches no layer"):
         mask_model(Residual(), x, include=["nothing*"])
-    with pytest.raises(ModelError, match="nothing in the model can be masked"):
+    with pytest.raises(ModelError, match="--include and --exclude leave no layer"):
         mask_model(Residual(), x, exclude=["*"])
+
+
+def test_a_model_with_nothing_to_mask_says_so() -> None:
+    with pytest.raises(ModelError, match="no weight reaches a matmul") as caught:
+        mask_model(nn.Sequential(nn.Embedding(5, 3)), torch.tensor([1, 2]))
+    assert "inspect" in caught.value.hint
 
 
 @pytest.mark.parametrize("option", [{"threshold": "row"}, {"estimator": "ste"}, {"operator": "fast"}])

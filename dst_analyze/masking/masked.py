@@ -22,7 +22,7 @@ from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
 from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, masked_weights
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
-from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
 
@@ -204,8 +204,10 @@ def mask_model(
         _refuse_masked(model)
         traced = trace_model(model, example_inputs, include=include, exclude=exclude)
     if not traced.layers:
+        left_out = any(skipped.reason in SELECTED_AWAY for skipped in traced.skipped)
         raise ModelError(
-            "nothing in the model can be masked: no weight reaches a matmul or a convolution",
+            "nothing in the model is left to mask: "
+            + ("--include and --exclude leave no layer" if left_out else "no weight reaches a matmul or a convolution"),
             hint="`dst-analyze inspect` lists what was skipped and why",
         )
     weights = sum(layer.params for layer in traced.layers)

@@ -330,7 +330,8 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
     """Weights a little beside the model's: a layer that starts at zero would hide what is wrong before it."""
-    noise = torch.randn(_NOISE, generator=torch.Generator().manual_seed(_SEED))
+    generator = torch.Generator().manual_seed(_SEED)
+    noise = torch.randn(_NOISE, generator=generator, device="cpu", dtype=torch.float32)
     try:
         for parameter in own.parameters():
             if (parameter.is_floating_point() or parameter.is_complex()) and (count := parameter.numel()):

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+NOT_INCLUDED, EXCLUDED = SELECTED_AWAY = ("not matched by --include", "left out by --exclude")
+
+
 @dataclass(frozen=True)
 class LayerFacts:
     """One maskable weight tensor, in the order of its first use."""
@@ -248,9 +251,9 @@ def _selected(
     kept, left = [], []
     for layer in layers:
         if include and not _matches(layer, include):
-            left.append(Skipped(layer.name, "not matched by --include", layer.shape, layer.place))
+            left.append(Skipped(layer.name, NOT_INCLUDED, layer.shape, layer.place))
         elif _matches(layer, exclude):
-            left.append(Skipped(layer.name, "left out by --exclude", layer.shape, layer.place))
+            left.append(Skipped(layer.name, EXCLUDED, layer.shape, layer.place))
         else:
             kept.append(layer)
     return tuple(kept), left
