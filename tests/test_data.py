@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.sweep.data import as_batches, first_batch
-from dst_analyze.sweep.objective import Objective, is_classification, main_output, split_batch
 from dst_analyze.sweep.digits import fit, fitted_digits, load_digits
+from dst_analyze.sweep.objective import Objective, is_classification, main_output, split_batch
 
 X, Y = torch.arange(20.0).view(10, 2), torch.arange(10) % 3
 
