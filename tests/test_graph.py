@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import resource
 from collections import namedtuple
@@ -197,6 +198,14 @@ def test_hooks_belong_to_the_model() -> None:
     assert result.rung == 1
     assert result.graph_module is not None
     torch.testing.assert_close(result.graph_module(x), model(x))
+
+
+def test_forward_may_be_anything_callable() -> None:
+    class Double(nn.Module):
+        forward = functools.partial(torch.mul, 2)
+
+    result = trace(Double(), torch.randn(2, 8))
+    assert (result.rung, placeholders(result)) == (1, ["input_0"])
 
 
 # --- leaves -----------------------------------------------------------------------------------------------------
@@ -456,8 +465,27 @@ def test_a_leaf_that_cannot_be_called_as_one_takes_its_parent_with_it() -> None:
             return self.inner(x + 1, Cache())
 
     result = trace(Branch(Outer()), torch.randn(3, 8))
-    assert [opaque.name for opaque in result.opaque] == ["inner"]
+    assert [(opaque.name, opaque.place) for opaque in result.opaque] == [("inner", line_of(Outer.forward, 1))]
     assert targets(result, "call_module") == ["first", "inner", "last"]
+
+
+def test_an_opaque_leaf_swallows_those_inside_it() -> None:
+    class Numpy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return through_numpy(x)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Numpy()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return through_numpy(self.inner(x))
+
+    x = torch.randn(3, 8)
+    (alone,) = trace(Branch(Numpy()), x).opaque
+    assert (alone.name, alone.place) == ("inner", line_of(Numpy.forward, 0))
+    assert [opaque.name for opaque in trace(Branch(Both()), x).opaque] == ["inner"]
 
 
 def test_state_of_a_rolled_back_leaf_is_fresh() -> None:
@@ -554,6 +582,27 @@ def test_weights_computed_on_the_fly_are_followed() -> None:
     assert (result.rung, result.opaque) == (2, ())
     assert "inner.code" in result.parameters
     assert "inner.layer.weight" not in result.parameters
+
+
+def doubled_by_script(x: torch.Tensor) -> torch.Tensor:
+    return x.reshape([x.size(0), -1]) * 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_scripted_functions_are_looked_into() -> None:
+    scripted = torch.jit.script(doubled_by_script)
+    result = trace(Branch(Apply(lambda x: scripted(x))), torch.randn(3, 8))
+    assert (result.rung, result.opaque) == (2, ())
+    assert "reshape" in targets(result, "call_method")
+    assert not any(note.startswith("holds") for note in result.notes)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated")
+def test_scripted_modules_are_opaque() -> None:
+    model = Branch(torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU())))
+    result = trace(model, torch.randn(3, 8))
+    assert [opaque.name for opaque in result.opaque] == ["inner"]
+    assert hidden(model, result) == {"inner.0.weight", "inner.0.bias"}
 
 
 def test_functions_hidden_from_fx_are_looked_into() -> None:
@@ -667,6 +716,23 @@ def test_an_output_that_says_nothing_is_no_proof() -> None:
     assert "checked on shapes only" in trace(Zero(), torch.randn(3, 8)).notes[0]
 
 
+def test_no_graph_of_contents_without_anything_to_check_it_by() -> None:
+    class Detector(nn.Module):
+        """Finds nothing in this example."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.score = nn.Linear(8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            keep = self.score(x)[:, 0] > 1e6
+            return x[keep] if keep.any() else x[:0]
+
+    result = trace(Detector(), torch.randn(3, 8))
+    assert result.rung == 3
+    assert any("nothing to check the graph by" in note for note in result.notes)
+
+
 # --- what must not change ---------------------------------------------------------------------------------------
 
 
@@ -703,6 +769,16 @@ def test_the_original_is_untouched(meddles_with_weights: bool, rung: int) -> Non
     assert torch.is_grad_enabled()
     assert model.inner.cache == []
     assert nn.Module.__call__ is call
+
+
+def test_the_example_is_untouched_by_a_root_that_writes_into_it() -> None:
+    class Shift(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1) if x.shape[0] else x
+
+    x = torch.zeros(3, 8)
+    assert trace(Shift(), x).rung == 2
+    assert not x.any()
 
 
 @pytest.mark.parametrize("inner", [nn.ReLU(), Apply(mean_item)], ids=["traced", "opaque"])

@@ -301,7 +301,7 @@ class ShadowTracer(TorchFunctionMode):
 
         try:
             inputs = self._inputs.map(placeholder)
-            with self._watching_modules(), self, torch.no_grad():
+            with self._watching(), self, torch.no_grad():
                 output = inputs.call(self._root)
             self.graph.output(self._argument(plain_output(output, self._drop)))
             self._sweep()
@@ -397,20 +397,26 @@ class ShadowTracer(TorchFunctionMode):
     # Modules.
 
     @contextmanager
-    def _watching_modules(self) -> Iterator[None]:
-        original = nn.Module.__call__
+    def _watching(self) -> Iterator[None]:
+        """Calls of modules and of scripted functions pass by us; torch shows neither."""
+        module_call, script_call = nn.Module.__call__, torch.jit.ScriptFunction.__call__
         tracer = self
 
         def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if tracer._paused or module is tracer._root or id(module) not in tracer._paths:
-                return original(module, *args, **kwargs)
-            return tracer._called(original, module, args, kwargs)
+                return module_call(module, *args, **kwargs)
+            return tracer._called(module_call, module, args, kwargs)
 
-        nn.Module.__call__ = watched  # type: ignore[method-assign]
+        def unscripted(function: Any, *args: Any, **kwargs: Any) -> Any:
+            """The Python function it was made from, which torch keeps for its own tracer."""
+            python = None if tracer._paused else getattr(function, "_torchdynamo_inline", None)
+            return python(*args, **kwargs) if python else script_call(function, *args, **kwargs)
+
+        nn.Module.__call__, torch.jit.ScriptFunction.__call__ = watched, unscripted  # type: ignore[assignment, method-assign]
         try:
             yield
         finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
+            nn.Module.__call__, torch.jit.ScriptFunction.__call__ = module_call, script_call  # type: ignore[method-assign]
 
     def _called(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
         name, depth = self._paths[id(module)], len(self._stack)

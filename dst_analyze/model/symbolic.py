@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import SUPPORTED_NODES, tree_leaves
 
 from dst_analyze.model.inputs import Inputs
@@ -63,7 +62,7 @@ def is_leaf(module: nn.Module, tensors: int) -> bool:
 
 def is_standard(module: nn.Module) -> bool:
     """torch.nn's own layers and batch norms: what they do with their parameters is known without looking inside."""
-    if isinstance(module, _COMPOSITES) or is_parametrized(module):
+    if isinstance(module, _COMPOSITES):
         return False
     if isinstance(module, _NormBase):
         return {name for name, _ in module.named_parameters()} <= {"weight", "bias"}
