@@ -10,10 +10,9 @@ from __future__ import annotations
 import copy
 import math
 import random
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
@@ -27,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze.errors import ModelError
 from dst_analyze.model.copying import copied
 from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.preserve import preserved
+from dst_analyze.model.preserve import as_written, preserved
 from dst_analyze.model.shadow import Opaque, ShadowTracer, describe_error, place_of
 from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 
@@ -374,8 +373,7 @@ def _no_graph(failure: Opaque, notes: list[str]) -> GraphTrace:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Running a model many times repeats the warnings it gives; a compiled part must run as it is written."""
-    eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with warnings.catch_warnings(), eager:
+    """Running a model many times repeats the warnings it gives."""
+    with warnings.catch_warnings(), as_written():
         warnings.simplefilter("ignore")
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -61,3 +61,11 @@ def preserved_settings() -> Iterator[None]:
     finally:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
+
+
+def as_written() -> AbstractContextManager[object]:
+    """Parts of a model under torch.compile run as they are written: a look inside must see their operations."""
+    stance: AbstractContextManager[object] = nullcontext()
+    if "torch._dynamo" in sys.modules:
+        stance = torch.compiler.set_stance("force_eager")
+    return stance
