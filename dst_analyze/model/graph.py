@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import math
 import random
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze.errors import ModelError
 from dst_analyze.model.copying import copied
 from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.preserve import as_written, preserved
+from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.shadow import Opaque, ShadowTracer, describe_error, place_of
 from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 
@@ -77,7 +76,7 @@ def trace_graph(model: nn.Module, inputs: Inputs) -> GraphTrace:
     except ModelError as error:
         return _no_graph(Opaque("", error.cause, error.place), [])
     own.eval()
-    with preserved(), torch.no_grad(), _quiet():
+    with preserved(), torch.no_grad(), looking():
         ladder = _Ladder(own, model, inputs)
         plain = ladder.draft(1, _symbolic)
         if plain and not plain.wrapped:
@@ -369,11 +368,3 @@ def _visible(own: nn.Module, draft: _Draft) -> frozenset[str]:
 
 def _no_graph(failure: Opaque, notes: list[str]) -> GraphTrace:
     return GraphTrace(None, 3, (failure,), tuple(notes), frozenset())
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Running a model many times repeats the warnings it gives."""
-    with warnings.catch_warnings(), as_written():
-        warnings.simplefilter("ignore")
-        yield

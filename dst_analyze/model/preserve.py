@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
@@ -63,9 +64,11 @@ def preserved_settings() -> Iterator[None]:
         torch.set_default_dtype(dtype)
 
 
-def as_written() -> AbstractContextManager[object]:
-    """Parts of a model under torch.compile run as they are written: a look inside must see their operations."""
-    stance: AbstractContextManager[object] = nullcontext()
-    if "torch._dynamo" in sys.modules:
-        stance = torch.compiler.set_stance("force_eager")
-    return stance
+@contextmanager
+def looking() -> Iterator[None]:
+    """A look at a model, which runs it several times: its warnings wait for the training, and its compiled parts run
+    as they are written, so that their operations are seen."""
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    with warnings.catch_warnings(), stance:
+        warnings.simplefilter("ignore")
+        yield

@@ -22,7 +22,7 @@ from dst_analyze.model.failures import headline, user_trace
 from dst_analyze.model.graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs import Inputs, as_inputs
 from dst_analyze.model.macs import total_macs
-from dst_analyze.model.preserve import as_written, preserved
+from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.skipped import Skipped, skipped_parameters
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def trace_model(
 def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
     """Both modes are run: auxiliary heads live in training only, and some models differ more than that."""
     audit, notes = Audit(copy), []
-    with preserved(copy), as_written():
+    with preserved(copy), looking():
         copy.eval()
         try:
             audit.run(copy, inputs, "eval")
@@ -165,7 +165,7 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
 
 
 def _macs(copy: nn.Module, inputs: Inputs) -> tuple[int, tuple[str, ...]]:
-    with preserved(copy), as_written():
+    with preserved(copy), looking():
         copy.eval()
         macs, uncounted = total_macs(lambda: inputs.call(copy))
     return macs // inputs.batch_size, uncounted
