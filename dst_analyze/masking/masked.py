@@ -93,10 +93,21 @@ class MaskedModel(nn.Module):
     @torch.no_grad()
     def masks(self) -> dict[str, torch.Tensor]:
         """Each layer's mask, in the shape of its weight."""
+        weights = self.layer_weights().values()
         return {
-            layer.name: keep(weight.reshape(layer.layout.view), self._threshold(layer)).view(weight.shape)
-            for layer, weight in zip(self.layers, self._weights(), strict=True)
+            layer.name: mask.view(weight.shape)
+            for layer, mask, weight in zip(self.layers, self.viewed_masks(), weights, strict=True)
         }
+
+    @torch.no_grad()
+    def viewed_masks(self) -> Iterator[torch.Tensor]:
+        """The masks in network order, each in the view whose axes the layer's layout speaks of."""
+        for layer, weight in zip(self.layers, self._weights(), strict=True):
+            yield keep(weight.reshape(layer.layout.view), self._threshold(layer))
+
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        """Each layer's weight by name, unmasked."""
+        return {layer.name: weight for layer, weight in zip(self.layers, self._weights(), strict=True)}
 
     @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
@@ -119,6 +130,16 @@ class MaskedModel(nn.Module):
         for layer, mask in zip(self.layers, self.masks().values(), strict=True):
             plain.get_parameter(layer.aliases[0]).mul_(mask)
         return plain
+
+    @torch.no_grad()
+    def typical_magnitudes(self) -> torch.Tensor:
+        """The mean magnitude of the row that each threshold belongs to, in the order of the flat thresholds."""
+        return torch.cat(
+            [
+                layer.per_threshold(weight.abs().reshape(layer.layout.view)).flatten().to(self.thresholds)
+                for layer, weight in zip(self.layers, self._weights(), strict=True)
+            ]
+        )
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         """The original's own parameters."""
