@@ -147,7 +147,7 @@ def model_options(command: Decorated) -> Decorated:
     "--alphas",
     callback=_numbers,
     metavar="A,B,...",
-    help="Strengths of pruning, a trial for each.  [default: 3e-4,1e-3,2e-3, for a short run]",
+    help="Strengths of pruning, a trial for each.  [default: 1e-4,3e-4,1e-3, for a short run]",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds.")
 @click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]")

@@ -159,7 +159,7 @@ def test_the_users_loss_optimizer_and_dict_batches_are_used(tmp_path):
     path = write(tmp_path, HOOKS)
     record = run_sweep(path, alphas=[1e-3], steps=40, out=tmp_path / "run")
     assert record.manifest.optimizer.startswith("the optimizer of the model file, learning rate 0.01")
-    assert record.manifest.data.score == "loss"
+    assert record.manifest.data.score == "accuracy"
     assert record.dense.loss < 1.5
     with pytest.raises(OptionError, match="--lr has no effect"):
         plan_sweep(path, lr=0.1, out=tmp_path / "lr")

@@ -48,8 +48,9 @@ def _linear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Weight
 
 def _convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight, groups = _argument(args, kwargs, 1, "weight"), _groups_of(args, kwargs)
-    if groups == 1:
-        yield WeightArgument(weight, tuple(range(1, weight.ndim)), inputs=(1,))
+    if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads one channel, its own
+        channel = 1 if groups == 1 else 0
+        yield WeightArgument(weight, tuple(range(1, weight.ndim)), inputs=(channel,))
     else:  # [out, in / groups, *kernel]: the input channel is (group, axis 1), the group the outer part of axis 0
         yield WeightArgument(weight, tuple(range(2, weight.ndim + 1)), split=(0, groups), inputs=(0, 2))
 

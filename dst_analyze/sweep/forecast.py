@@ -77,9 +77,11 @@ def _advice(recipe: Recipe, alpha: float, needed: float) -> str:
 def enough_steps(recipe: Recipe, alpha: float, distance: float) -> int | None:
     """The shortest run of the same recipe, to two digits, whose thresholds come that far; None if none is near."""
 
+    mean = float(recipe.rates.mean()) / (1 - recipe.momentum)
+
     def far_enough(steps: int) -> bool:
-        # The schedule's shape does not depend on the length: one reach, scaled, is the reach of any run.
-        scaled = reach(recipe) * steps * replace(recipe, steps=steps).clock / (recipe.steps * recipe.clock)
+        # The schedule's shape does not depend on the length: the mean rate is that of any run, but for the clock.
+        scaled = mean * steps * replace(recipe, steps=steps).clock / recipe.clock
         return math.log1p(alpha * scaled) >= distance
 
     low, high = recipe.steps, recipe.steps

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 from dst_analyze.errors import OptionError
 
 SCHEMA: Final = 1
-DEFAULT_ALPHAS = (3e-4, 1e-3, 2e-3)
+DEFAULT_ALPHAS = (1e-4, 3e-4, 1e-3)
 DEFAULT_BATCH_SIZE = 64
 
 QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")

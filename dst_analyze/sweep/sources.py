@@ -65,7 +65,15 @@ def load_source(asked: Asked) -> Source:
 
 _INPUTS = ("x", "images", "image", "inputs", "data", "features")
 _TARGETS = ("y", "labels", "label", "targets", "target")
-_SPLITS = {"train": "train", "training": "train", "test": "test", "val": "val", "valid": "val", "validation": "val"}
+_SPLITS = {
+    "": "",
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+}
 
 
 def _npz(path: Path, asked: Asked) -> Source:
@@ -74,7 +82,7 @@ def _npz(path: Path, asked: Asked) -> Source:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if _meaning(name)}
             names = list(file.files)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, TypeError) as error:
         raise DataError(f"{path.name} cannot be read as npz: {headline(error)}", place=place) from error
     found = {_meaning(name): array for name, array in arrays.items()}
     inputs, targets = found.get(("train", "x"), found.get(("", "x"))), found.get(("train", "y"), found.get(("", "y")))
@@ -91,12 +99,14 @@ def _npz(path: Path, asked: Asked) -> Source:
 def _meaning(name: str) -> tuple[str, str] | None:
     """``x_train``, ``train-images``, ``ytest`` as (split, "x" or "y"); None for any other name."""
     plain = re.sub(r"[^a-z]", "", name.lower())
-    for word, split in (*sorted(_SPLITS.items(), key=lambda item: -len(item[0])), ("", "")):
-        for rest in {plain.removeprefix(word), plain.removesuffix(word)}:
-            for role, names in (("x", _INPUTS), ("y", _TARGETS)):
-                if rest in names:
-                    return split, role
-    return None
+    roles = {**dict.fromkeys(_INPUTS, "x"), **dict.fromkeys(_TARGETS, "y")}
+    spellings = {
+        spelling: (split, role)
+        for word, split in _SPLITS.items()
+        for noun, role in roles.items()
+        for spelling in (word + noun, noun + word)
+    }
+    return spellings.get(plain)
 
 
 def _pair(found: Mapping[Any, np.ndarray], split: str) -> tuple[np.ndarray, np.ndarray] | None:
