@@ -8,7 +8,7 @@ from torch import nn
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.readings import READINGS, SCORED_EVERY, Readings
+from dst_analyze.sweep.readings import READINGS, SCORES, Readings
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 
 X, Y = torch.randn(48, 2, 6, 6), torch.randint(0, 3, (48,))
@@ -86,12 +86,12 @@ def test_an_operation_with_two_inputs_has_no_columns():
 def test_a_trial_keeps_both_records(tmp_path):
     data = X.flatten(1), Y
     model = nn.Sequential(nn.Linear(72, 16), nn.ReLU(), nn.Linear(16, 3))
-    record = run_sweep(model, data, alphas=[1e-2], steps=80, out=tmp_path / "run")
+    record = run_sweep(model, data, alphas=[1e-2], steps=400, out=tmp_path / "run")
     trial = tmp_path / "run" / "trials" / "alpha=0.01,seed=0"
     layers, steps = pd.read_csv(trial / "record.csv"), pd.read_csv(trial / "steps.csv")
     assert list(steps.columns) == list(STEP_COLUMNS)
-    assert list(steps["step"]) == list(range(2, 81, 2))
-    assert steps["score"].notna().sum() == READINGS // SCORED_EVERY
+    assert list(steps["step"]) == list(range(10, 401, 10))
+    assert steps["score"].notna().sum() == SCORES
     assert steps["score"].dropna().between(0, 1).all()
     assert steps["loss"].iloc[-1] < steps["loss"].iloc[0]
     whole = (
@@ -113,9 +113,9 @@ def test_scoring_on_the_way_changes_nothing(tmp_path):
     model = nn.Sequential(nn.Linear(72, 16), nn.BatchNorm1d(16), nn.Dropout(0.5), nn.Linear(16, 3))
     data = X.flatten(1), Y
     frames = []
-    for every in (SCORED_EVERY, 10**9):
+    for every in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dst_analyze.sweep.readings.SCORED_EVERY", every)
+            patch.setattr("dst_analyze.sweep.readings._SCORED_AFTER", every)
             out = tmp_path / str(every)
             frames.append(run_sweep(model, data, alphas=[1e-2], steps=40, out=out).frame)
     assert frames[0].equals(frames[1])

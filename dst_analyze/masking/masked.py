@@ -19,7 +19,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
-from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, masked_weights
+from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
 from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
@@ -93,17 +93,16 @@ class MaskedModel(nn.Module):
     @torch.no_grad()
     def masks(self) -> dict[str, torch.Tensor]:
         """Each layer's mask, in the shape of its weight."""
-        weights = self.layer_weights().values()
         return {
-            layer.name: mask.view(weight.shape)
-            for layer, mask, weight in zip(self.layers, self.viewed_masks(), weights, strict=True)
+            layer.name: keep(weight.reshape(layer.layout.view), self._threshold(layer)).view(weight.shape)
+            for layer, weight in zip(self.layers, self._weights(), strict=True)
         }
 
     @torch.no_grad()
     def viewed_masks(self) -> Iterator[torch.Tensor]:
-        """The masks in network order, each in the view whose axes the layer's layout speaks of."""
+        """The masks in network order as zeros and ones, each in the view whose axes the layer's layout speaks of."""
         for layer, weight in zip(self.layers, self._weights(), strict=True):
-            yield keep(weight.reshape(layer.layout.view), self._threshold(layer))
+            yield kept(weight.reshape(layer.layout.view).abs(), self._threshold(layer))
 
     def layer_weights(self) -> dict[str, torch.Tensor]:
         """Each layer's weight by name, unmasked."""
@@ -194,7 +193,7 @@ class MaskedModel(nn.Module):
         """How many weights of each layer remain."""
         count = self._kernels.count
         groups = self._grouped(self.thresholds.detach())
-        return [kept for masking, thresholds, weights in groups for kept in count(masking, thresholds, weights)]
+        return [each for masking, thresholds, weights in groups for each in count(masking, thresholds, weights)]
 
 
 def mask_model(

@@ -16,8 +16,9 @@ from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, la
 
 READINGS = 40
 """How many times a trial looks at its masks: ten of them in the quarter that counts."""
-SCORED_EVERY = 8
-"""Every so many readings the model is scored too, on a few test batches."""
+SCORES = 5
+"""How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
+_SCORED_AFTER = 60  # steps at least
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
 
@@ -50,6 +51,7 @@ class Readings:
         self.layers: list[tuple[object, ...]] = []
         self.totals: list[tuple[int, float, float | None, float | None]] = []
         self.losses: list[float] = []
+        self.scored_at = 0
         self.last_score: float | None = None
 
     def on_step(self, step: int, loss: float) -> None:
@@ -57,9 +59,10 @@ class Readings:
         if step % self.every and step != self.steps:
             return
         remaining = self._read_layers(step) if self.masked else None
-        scored = step % (self.every * SCORED_EVERY) == 0
-        score = self.score() if scored else None
-        self.last_score = score if scored else self.last_score
+        score = None
+        if step - self.scored_at >= max(_SCORED_AFTER, self.steps // SCORES):
+            score = self.last_score = self.score()
+            self.scored_at = step
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
         self.totals.append((step, mean, score, remaining))
@@ -101,17 +104,17 @@ class Readings:
 def _counts(layer: MaskedLayer, mask: torch.Tensor) -> tuple[int, int, int | None]:
     """How many weights remain, how many rows keep any, how many input channels are still read (None: not known)."""
     layout = layer.layout
-    per_row = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.rows])
-    columns = _summed(mask, [a for a in range(mask.ndim) if a not in layout.inputs]) if layout.inputs else None
+    rows = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.rows])
+    columns = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.inputs])
     return (
-        int(per_row.sum()),
-        int(per_row.count_nonzero()),
-        None if columns is None else int(columns.count_nonzero()),
+        int(rows.sum(dtype=torch.float64)),
+        int(rows.count_nonzero()),
+        int(columns.count_nonzero()) if layout.inputs else None,
     )
 
 
 def _summed(mask: torch.Tensor, axes: list[int]) -> torch.Tensor:
-    return mask.sum(axes) if axes else mask
+    return mask.sum(axes, dtype=torch.promote_types(mask.dtype, torch.float32)) if axes else mask
 
 
 def _quantiles(thresholds: torch.Tensor) -> Iterator[float]:
