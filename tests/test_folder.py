@@ -92,7 +92,7 @@ def make_run(
                 seconds=1.5,
             )
             readings = pd.DataFrame(rows, columns=["step", "layer", "remaining"]).reindex(columns=READING_COLUMNS)
-            draft.write_trial(result, readings, pd.DataFrame(columns=STEP_COLUMNS))
+            draft.write_trial(result, readings, pd.DataFrame(columns=STEP_COLUMNS), b"")
         draft.commit()
     return read_run(path)
 

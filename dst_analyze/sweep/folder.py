@@ -68,11 +68,13 @@ class DraftFolder:
         write_text(self.path / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         write_csv(self.path / LAYERS, layers[list(LAYER_COLUMNS)])
 
-    def write_trial(self, result: TrialResult, readings: pd.DataFrame, steps: pd.DataFrame) -> None:
+    def write_trial(self, result: TrialResult, readings: pd.DataFrame, steps: pd.DataFrame, masks: bytes) -> None:
         folder = self.path / TRIALS / result.key.name
         folder.mkdir(parents=True)
         write_csv(folder / "record.csv", readings[list(READING_COLUMNS)])
         write_csv(folder / "steps.csv", steps[list(STEP_COLUMNS)])
+        if masks:
+            (folder / "masks.safetensors").write_bytes(masks)
         write_text(folder / "trial.json", result.model_dump_json(indent=2) + "\n")
 
     def commit(self) -> None:

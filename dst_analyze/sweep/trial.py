@@ -24,6 +24,7 @@ from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.sweep.data import Batches
 from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.masks import packed
 from dst_analyze.sweep.objective import LossHook, Objective
 from dst_analyze.sweep.readings import Listener as Listener
 from dst_analyze.sweep.readings import Progress as Progress
@@ -76,8 +77,8 @@ class Task:
         )
 
 
-def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame, pd.DataFrame]:
-    """The trial's result and what was read on the way: of each layer, and of the model."""
+def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame, pd.DataFrame, bytes]:
+    """The trial's result, what was read on the way, of each layer and of the model, and the final masks."""
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
@@ -117,7 +118,8 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         resets=readings.resets(),
         seconds=round(time.perf_counter() - started, 3),
     )
-    return result, readings.layer_frame(), readings.step_frame()
+    final = {name: mask.cpu().numpy() for name, mask in model.masks().items()} if isinstance(model, MaskedModel) else {}
+    return result, readings.layer_frame(), readings.step_frame(), packed(final) if final else b""
 
 
 @contextmanager
