@@ -171,6 +171,30 @@ class Endless(IterableDataset):
             yield TRAIN[0][0], TRAIN[1][0]
 
 
+def test_a_sweep_on_a_generator_in_bfloat16_with_adam(tmp_path):
+    def batches():
+        while True:
+            yield TRAIN[0][:32], TRAIN[1][:32]
+
+    options = {"optimizer": "adam", "schedule": "onecycle", "amp": True, "alphas": [1e-3], "steps": 12}
+    record = run_sweep(mlp(), (batches(), TEST), out=tmp_path / "run", **options)
+    assert record.complete
+    assert "12 batches, kept in memory as a generator" in record.manifest.data.description
+    assert record.manifest.optimizer.startswith("Adam, learning rate 0.001, rising")
+    assert record.manifest.clock == 1
+    assert "bfloat16" in record.manifest.device
+    plain = run_sweep(mlp(), (batches(), TEST), out=tmp_path / "plain", **{**options, "amp": False})
+    assert plain.dense.loss != record.dense.loss
+    assert plain.dense.loss == pytest.approx(record.dense.loss, rel=0.05)
+
+
+def test_an_endless_data_set_is_trained_on_and_scored_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.data.SCORED_AT_MOST", 3)
+    record = run_sweep(mlp(), Endless(), alphas=[1e-3], steps=3, out=tmp_path / "run")
+    assert record.complete
+    assert "scored on the first" in record.manifest.data.description
+
+
 NAN = TRAIN[0].clone()
 NAN[0] = float("nan")
 
