@@ -147,13 +147,34 @@ def model_options(command: Decorated) -> Decorated:
     "--alphas",
     callback=_numbers,
     metavar="A,B,...",
-    help="Strengths of pruning, a trial for each.  [default: 3e-4,1e-3,2e-3, for a short run]",
+    help="Strengths of pruning, a trial for each.  [default: 1e-4,3e-4,1e-3, for a short run]",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds.")
 @click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]")
 @click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data.")
 @click.option("--batch-size", type=int, metavar="N", help="Samples per batch.  [default: 64]")
-@click.option("--lr", type=float, metavar="RATE", help="Learning rate of SGD.  [default: 0.05]")
+@click.option(
+    "--data",
+    metavar="NAME",
+    help="npz:PATH, imagefolder:PATH, mnist, fashionmnist, kmnist, cifar10, cifar100, svhn or digits, "
+    "in place of the model file's own.",
+)
+@click.option(
+    "--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.  [default: data]"
+)
+@click.option("--download", is_flag=True, help="Fetch the data set if it is not there.")
+@click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd, momentum 0.9]")
+@click.option("--lr", type=float, metavar="RATE", help="Learning rate.  [default: 0.05; 0.001 for Adam]")
+@choice("--schedule", "step", "cosine", "onecycle", "constant", text="How the learning rate falls.")
+@click.option("--weight-decay", type=float, metavar="X", help="On weights, never on thresholds.  [default: 0]")
+@click.option(
+    "--threshold-clock",
+    type=float,
+    metavar="X",
+    help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
+)
+@choice("--device", "auto", "cpu", "cuda", "mps", text="Where to train.")
+@click.option("--amp", is_flag=True, help="Matmuls and convolutions in bfloat16.")
 @choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight.")
 @choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step.")
 @choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed.")

@@ -17,8 +17,8 @@ from dst_analyze.errors import DstError
 
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
+    from dst_analyze.sweep.readings import Progress
     from dst_analyze.sweep.record import Manifest, Note, SweepRecord
-    from dst_analyze.sweep.trial import Progress
 
 _NARROWEST_NAME = 12
 _GAP = 3  # what rich puts between two columns of this box
@@ -116,9 +116,13 @@ class Watch:
         data = self.manifest.data
         loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
         show(self.where, Text.assemble((loud, "bold yellow"), visible(data.description)))
+        clock = f"thresholds on a clock of {self.manifest.clock:.3g}, on {self.manifest.device}"
         show(
-            self.where, f"{visible(self.manifest.model.coverage)}\n{self.trials} trials of {self.manifest.steps} steps"
+            self.where,
+            f"{visible(self.manifest.model.coverage)}\n{self.trials} trials of {self.manifest.steps} steps, {clock}",
         )
+        if self.manifest.warning:
+            show(self.where, Text.assemble(("! Too short to prune: ", "bold yellow"), visible(self.manifest.warning)))
         self.bar.start()
         self.task = self.bar.add_task("", total=self.trials * self.manifest.steps)
         return self

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dst_analyze.cli import commands, main
-from dst_analyze.sweep.record import DEFAULT_ALPHAS, DEFAULT_BATCH_SIZE, DEFAULT_LR, DEFAULT_STEPS, alpha_label
+from dst_analyze.sweep.recipe import DEFAULT_STEPS, FASTEST, FULL_LENGTH, LEARNING_RATES
+from dst_analyze.sweep.record import DEFAULT_ALPHAS, DEFAULT_BATCH_SIZE, alpha_label
 from dst_analyze.terminal import elide, short, visible
 from dst_analyze.version import __version__
 
@@ -124,8 +125,10 @@ def test_help_names_the_defaults_that_are_used(capsys):
     assert main(["--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert f"[default: {','.join(map(alpha_label, DEFAULT_ALPHAS))}" in text
-    for value in (DEFAULT_STEPS, DEFAULT_BATCH_SIZE, DEFAULT_LR):
+    for value in (DEFAULT_STEPS, DEFAULT_BATCH_SIZE):
         assert f"[default: {value}]" in text
+    assert f"[default: {LEARNING_RATES['sgd']}; {LEARNING_RATES['adam']} for Adam]" in text
+    assert f"[default: {FULL_LENGTH} / steps, from 1 to {FASTEST}]" in text
     for name in ("inspect", "report", "--threshold", "--model-arg", "dst-analyze MODEL [OPTIONS]"):
         assert name in text
     assert main([]) == 0

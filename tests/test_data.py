@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.inputs import Inputs
-from dst_analyze.sweep.data import as_batches, first_batch
+from dst_analyze.sweep.data import SCORED_AT_MOST, as_batches, first_batch
 from dst_analyze.sweep.digits import fit, fitted_digits, load_digits
 from dst_analyze.sweep.objective import Objective, is_classification, main_output, split_batch
 
@@ -111,8 +111,7 @@ def test_a_loader_that_runs_dry_says_so():
         ((X, Y[:5]), "different lengths"),
         ((X[:0], Y[:0]), "empty"),
         (TensorDataset(X[:0]), "empty"),
-        (iter([X]), "only once"),
-        ((x for x in [X]), "only once"),
+        (iter([]), "no batches"),
         ("mnist", "not data"),
         (None, "not data"),
         (7, "not data"),
@@ -122,6 +121,73 @@ def test_what_is_not_data_is_refused(value, cause):
     with pytest.raises(DataError, match=cause) as error:
         as_batches(value, place="train_data() of m.py")
     assert error.value.place == "train_data() of m.py"
+
+
+class Stored(IterableDataset):
+    """A data set around one generator: a second reading goes on where the first stopped."""
+
+    def __init__(self):
+        self.samples = iter(zip(X, Y, strict=True))
+
+    def __iter__(self):
+        return self.samples
+
+
+ONE_SHOT = {
+    "generator": lambda: ((X[i : i + 5], Y[i : i + 5]) for i in (0, 5)),
+    "zip": lambda: zip(X.split(5), Y.split(5), strict=True),
+    "loader": lambda: DataLoader(Stored(), batch_size=5),
+}
+
+
+@pytest.mark.parametrize("form", ONE_SHOT)
+def test_what_can_be_read_only_once_is_kept(form):
+    batches = as_batches(ONE_SHOT[form](), place="")
+    assert batches.per_epoch == 2
+    assert "2 batches, all there are, kept in memory" in batches.describe()
+    for _ in range(2):
+        assert torch.equal(torch.cat([batch[0] for batch in batches.once()]), X)
+        assert len(list(islice(batches.stream(0), 7))) == 7
+
+
+def test_of_an_endless_generator_as_much_is_kept_as_training_needs():
+    def endless():
+        while True:
+            yield X, Y
+
+    batches = as_batches(endless(), place="", needed=12)
+    assert batches.per_epoch == 12
+    assert "12 batches, kept in memory as a generator" in batches.describe()
+
+
+def test_an_endless_loader_is_scored_on_a_part():
+    class Endless:
+        def __iter__(self):
+            while True:
+                yield X, Y
+
+    batches = as_batches(Endless(), place="")
+    assert batches.per_epoch is None
+    assert len(list(batches.once())) == SCORED_AT_MOST
+    assert len(list(islice(batches.stream(0), SCORED_AT_MOST + 5))) == SCORED_AT_MOST + 5
+
+
+def test_the_answer_in_a_dict_and_a_loss_of_the_models_own():
+    class Net(nn.Module):
+        def forward(self, x):
+            return x
+
+    scores = torch.randn(10, 3)
+    batch = {"x": scores, "label": Y}
+    objective = Objective(Net(), accuracy=True)
+    assert split_batch(batch, Net())[0].kwargs.keys() == {"x"}
+    assert torch.equal(objective.loss(scores, batch), nn.functional.cross_entropy(scores, Y))
+    assert objective.hits(scores, batch)[1] == 10
+    own = scores.mean()
+    assert Objective(Two()).loss({"loss": own, "logits": scores}, {"a": X, "b": X, "labels": Y}) is own
+    nested = ({"x": scores}, Y)
+    assert split_batch(nested, Net())[0].kwargs["x"] is scores
+    assert split_batch(nested, Net())[1] is Y
 
 
 def test_an_empty_loader_is_refused():

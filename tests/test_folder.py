@@ -9,6 +9,8 @@ from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.ranking.table import export_table, remaining_table
 from dst_analyze.sweep.folder import default_path, draft_folder, read_run, write_text
 from dst_analyze.sweep.record import (
+    READING_COLUMNS,
+    STEP_COLUMNS,
     DataSummary,
     Manifest,
     ModelSummary,
@@ -89,7 +91,8 @@ def make_run(
                 resets=(resets or {}) if key.alpha else {},
                 seconds=1.5,
             )
-            draft.write_trial(result, pd.DataFrame(rows, columns=["step", "layer", "remaining"]))
+            readings = pd.DataFrame(rows, columns=["step", "layer", "remaining"]).reindex(columns=READING_COLUMNS)
+            draft.write_trial(result, readings, pd.DataFrame(columns=STEP_COLUMNS), b"")
         draft.commit()
     return read_run(path)
 
@@ -104,7 +107,7 @@ def test_what_is_written_is_read(tmp_path):
     ]
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     assert [t.key for t in record.trials] == list(record.config.trials())
-    assert list(record.frame.columns) == ["alpha", "seed", "step", "layer", "remaining"]
+    assert list(record.frame.columns) == ["alpha", "seed", *READING_COLUMNS]
     assert len(record.frame) == 2 * 2 * 4 * 2
     assert record.complete
     assert record.notes() == []

@@ -11,12 +11,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dst_analyze
 from dst_analyze.errors import DataError, ModelError, OptionError
-from dst_analyze.masking.masked import mask_model
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.trial import make_optimizer, make_schedule
 
 IMAGES, LABELS = load_digits()
 TRAIN = IMAGES[:512].flatten(1), LABELS[:512]
@@ -160,51 +158,41 @@ def optimizer(parameters):
 def test_the_users_loss_optimizer_and_dict_batches_are_used(tmp_path):
     path = write(tmp_path, HOOKS)
     record = run_sweep(path, alphas=[1e-3], steps=40, out=tmp_path / "run")
-    assert record.manifest.optimizer == "the optimizer of the model file"
-    assert record.manifest.data.score == "loss"
+    assert record.manifest.optimizer.startswith("the optimizer of the model file, learning rate 0.01")
+    assert record.manifest.data.score == "accuracy"
     assert record.dense.loss < 1.5
     with pytest.raises(OptionError, match="--lr has no effect"):
         plan_sweep(path, lr=0.1, out=tmp_path / "lr")
-
-
-def test_thresholds_get_no_weight_decay():
-    masked = mask_model(mlp(), TRAIN[0][:2])
-    thresholds = {id(p) for p in masked.threshold_parameters()}
-    hooks = [lambda p: torch.optim.AdamW(p, weight_decay=0.1), lambda p: torch.optim.Rprop(p), None]
-    for hook in hooks:
-        groups = make_optimizer(masked, 0.1, hook).param_groups
-        own = [group for group in groups if thresholds & {id(p) for p in group["params"]}]
-        assert len(groups) == 2
-        assert len(own) == 1
-        assert own[0].get("weight_decay", 0) == 0
-        assert len(own[0]["params"]) == len(thresholds)
-    with pytest.raises(ModelError, match="returned NoneType"):
-        make_optimizer(masked, 0.1, lambda p: None)
-
-
-def test_frozen_weights_stay_frozen(tmp_path):
-    model = mlp()
-    model.requires_grad_(False)
-    optimizer = make_optimizer(mask_model(model, TRAIN[0][:2]))
-    assert len(optimizer.param_groups) == 1
-
-
-def test_the_learning_rate_falls_at_half_and_three_quarters():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = make_schedule(optimizer, 8)
-    rates = []
-    for _ in range(8):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
-    assert make_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), 1).get_last_lr() == [1.0]
 
 
 class Endless(IterableDataset):
     def __iter__(self):
         while True:
             yield TRAIN[0][0], TRAIN[1][0]
+
+
+def test_a_sweep_on_a_generator_in_bfloat16_with_adam(tmp_path):
+    def batches():
+        while True:
+            yield TRAIN[0][:32], TRAIN[1][:32]
+
+    options = {"optimizer": "adam", "schedule": "onecycle", "amp": True, "alphas": [1e-3], "steps": 12}
+    record = run_sweep(mlp(), (batches(), TEST), out=tmp_path / "run", **options)
+    assert record.complete
+    assert "12 batches, kept in memory as a generator" in record.manifest.data.description
+    assert record.manifest.optimizer.startswith("Adam, learning rate 0.001, rising")
+    assert record.manifest.clock == 1
+    assert "bfloat16" in record.manifest.device
+    plain = run_sweep(mlp(), (batches(), TEST), out=tmp_path / "plain", **{**options, "amp": False})
+    assert plain.dense.loss != record.dense.loss
+    assert plain.dense.loss == pytest.approx(record.dense.loss, rel=0.05)
+
+
+def test_an_endless_data_set_is_trained_on_and_scored_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.data.SCORED_AT_MOST", 3)
+    record = run_sweep(mlp(), Endless(), alphas=[1e-3], steps=3, out=tmp_path / "run")
+    assert record.complete
+    assert "scored on the first" in record.manifest.data.description
 
 
 NAN = TRAIN[0].clone()
@@ -236,7 +224,7 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, data, options, ki
     [
         (FILE.replace("train_data = _data", "def test_data():\n    return _data()"), DataError, "no train_data"),
         (FILE.replace("train_data = _data", "def train_data():\n    return 1 / 0"), DataError, "ZeroDivisionError"),
-        (FILE.replace("train_data = _data", "def train_data():\n    return iter([_data()])"), DataError, "only once"),
+        (FILE.replace("train_data = _data", "def train_data():\n    return iter([])"), DataError, "no batches"),
         (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "no number to differentiate"),
         (FILE + "def loss(outputs, batch):\n    return outputs.nothing\n", ModelError, "AttributeError"),
         (FILE + "def optimizer(parameters):\n    return 'adam'\n", ModelError, "returned str"),

@@ -202,7 +202,7 @@ ZOO: dict[str, Entry] = {
     "conv1d": Entry(lambda: nn.Sequential(nn.Conv1d(3, 4, 3)), images(3, 9), {"0": (0,)}),
     "conv2d": Entry(lambda: nn.Sequential(nn.Conv2d(3, 4, 3)), images(), {"0": (0,)}),
     "conv3d": Entry(lambda: nn.Sequential(nn.Conv3d(3, 4, 2)), images(3, 4, 4, 4), {"0": (0,)}),
-    "grouped": Entry(lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2)), images(4), {"0": (0,)}),
+    "grouped": Entry(lambda: nn.Sequential(nn.Conv2d(4, 6, 3, groups=2)), images(4), {"0": (0, 1)}),
     "depthwise": Entry(lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)), images(4), {"0": (0,)}),
     "transposed1d": Entry(lambda: nn.Sequential(nn.ConvTranspose1d(3, 4, 3)), images(3, 9), {"0": (1,)}),
     "transposed2d": Entry(lambda: nn.Sequential(nn.ConvTranspose2d(3, 4, 3)), images(), {"0": (1,)}),

@@ -34,6 +34,13 @@ class MaskedLayer:
     def stop(self) -> int:
         return self.start + math.prod(self.threshold_shape)
 
+    def per_threshold(self, values: torch.Tensor) -> torch.Tensor:
+        """Values in the weight's view as their mean over the row, or rows, that each threshold stands for."""
+        columns = [axis for axis in range(values.ndim) if axis not in self.layout.rows]
+        by_row = values.mean(columns, keepdim=True) if columns else values
+        shared = [axis for axis, size in enumerate(self.threshold_shape) if size == 1 < by_row.shape[axis]]
+        return (by_row.mean(shared, keepdim=True) if shared else by_row).expand(self.threshold_shape)
+
 
 def lay_out(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[MaskedLayer, ...]:
     """The thresholds of all layers in one flat vector, each layer's part in network order."""

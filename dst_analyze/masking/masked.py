@@ -19,7 +19,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
-from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, masked_weights
+from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
 from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
@@ -99,6 +99,16 @@ class MaskedModel(nn.Module):
         }
 
     @torch.no_grad()
+    def viewed_masks(self) -> Iterator[torch.Tensor]:
+        """The masks in network order as zeros and ones, each in the view whose axes the layer's layout speaks of."""
+        for layer, weight in zip(self.layers, self._weights(), strict=True):
+            yield kept(weight.reshape(layer.layout.view).abs(), self._threshold(layer))
+
+    def layer_weights(self) -> dict[str, torch.Tensor]:
+        """Each layer's weight by name, unmasked."""
+        return {layer.name: weight for layer, weight in zip(self.layers, self._weights(), strict=True)}
+
+    @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
         """Each layer's thresholds by name, as views into the one flat parameter: writing to one sets it."""
         return {layer.name: self._threshold(layer) for layer in self.layers}
@@ -119,6 +129,16 @@ class MaskedModel(nn.Module):
         for layer, mask in zip(self.layers, self.masks().values(), strict=True):
             plain.get_parameter(layer.aliases[0]).mul_(mask)
         return plain
+
+    @torch.no_grad()
+    def typical_magnitudes(self) -> torch.Tensor:
+        """The mean magnitude of the row that each threshold belongs to, in the order of the flat thresholds."""
+        return torch.cat(
+            [
+                layer.per_threshold(weight.abs().reshape(layer.layout.view)).flatten().to(self.thresholds)
+                for layer, weight in zip(self.layers, self._weights(), strict=True)
+            ]
+        )
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
         """The original's own parameters."""
@@ -173,7 +193,7 @@ class MaskedModel(nn.Module):
         """How many weights of each layer remain."""
         count = self._kernels.count
         groups = self._grouped(self.thresholds.detach())
-        return [kept for masking, thresholds, weights in groups for kept in count(masking, thresholds, weights)]
+        return [each for masking, thresholds, weights in groups for each in count(masking, thresholds, weights)]
 
 
 def mask_model(

@@ -33,14 +33,14 @@ def keep(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     return weight.abs() > bar(threshold)
 
 
-def _kept(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+def kept(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """The mask as zeros and ones in the weight's dtype: on a CPU ten times cheaper to multiply with than booleans."""
     return torch.gt(magnitude, bar(threshold), out=torch.empty_like(magnitude))
 
 
 def forward(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """P. A product, not a selection: a weight that became NaN must stay visible, not be masked away."""
-    return _kept(weight.abs(), threshold).mul_(weight)
+    return kept(weight.abs(), threshold).mul_(weight)
 
 
 def backward(
@@ -50,7 +50,7 @@ def backward(
     magnitude = weight.abs()
     slope = ESTIMATORS[estimator]((magnitude - threshold).abs_()).mul_(grad)
     grad_threshold = (slope * weight).sum_to_size(threshold.shape).neg_()
-    grad_weight = slope.mul_(magnitude).add_(_kept(magnitude, threshold).mul_(grad))
+    grad_weight = slope.mul_(magnitude).add_(kept(magnitude, threshold).mul_(grad))
     return grad_weight.to(weight.dtype), grad_threshold.to(threshold.dtype)
 
 

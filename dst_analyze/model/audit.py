@@ -188,7 +188,8 @@ def _layout(argument: WeightArgument, origin: _Origin) -> RowLayout:
         # The way from the parameter to the operation was not understood: one threshold along its first axis.
         whole = AxisMap.of(origin.parameter.shape)
         return whole.layout(tuple(range(1, origin.parameter.ndim)))
-    return axes.layout(argument.columns, argument.blocks)
+    inputs = argument.columns if argument.inputs is None else argument.inputs
+    return axes.layout(argument.columns, argument.blocks, inputs)
 
 
 _PERMUTING = frozenset(

@@ -17,12 +17,14 @@ class RowLayout:
     """A weight seen as ``weight.view(view)``; ``rows`` are the axes that number its output neurons.
 
     ``blocks`` are the axes whose parts count as matrices of their own (the gates of an LSTM, q/k/v of a packed
-    projection): each has its own threshold even when there is one scalar per matrix.
+    projection): each has its own threshold even when there is one scalar per matrix. ``inputs`` are the axes that
+    number the input channels it reads, empty where nobody knows them.
     """
 
     view: tuple[int, ...]
     rows: tuple[int, ...]
     blocks: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
 
     def kept(self, axes: Sequence[int]) -> tuple[int, ...]:
         """A shape that broadcasts against the view and varies along ``axes`` only."""
@@ -98,8 +100,12 @@ class AxisMap:
             tuple(sizes[key] for key in sorted(sizes)), tuple(tuple(rank[key] for key in keys) for keys in axes)
         )
 
-    def layout(self, columns: Sequence[int], blocks: Sequence[int] = ()) -> RowLayout:
+    def layout(self, columns: Sequence[int], blocks: Sequence[int] = (), inputs: Sequence[int] = ()) -> RowLayout:
         """The parameter's rows, given the axes of this tensor that the op contracts."""
-        contracted = {fine for axis in columns for fine in self.axes[axis]}
-        rows = tuple(fine for fine in range(len(self.sizes)) if fine not in contracted)
-        return RowLayout(self.sizes, rows, tuple(fine for axis in blocks for fine in self.axes[axis]))
+
+        def fine(axes: Sequence[int]) -> tuple[int, ...]:
+            return tuple(fine for axis in axes for fine in self.axes[axis])
+
+        contracted = fine(columns)
+        rows = tuple(axis for axis in range(len(self.sizes)) if axis not in contracted)
+        return RowLayout(self.sizes, rows, fine(blocks), fine(inputs))

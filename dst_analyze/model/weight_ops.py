@@ -19,7 +19,8 @@ class WeightArgument:
 
     ``split`` (axis, parts) names an axis that must be seen as two before columns are counted: groups of a transposed
     convolution, gates of a recurrent layer; ``blocks`` are axes (after the split) that hold separate matrices.
-    ``positions`` counts how often each weight is multiplied, where torch's FLOP counter cannot say.
+    ``inputs`` are the axes that number input channels, if these are not just the columns (a kernel's width is no
+    channel). ``positions`` counts how often each weight is multiplied, where torch's FLOP counter cannot say.
     """
 
     tensor: torch.Tensor
@@ -28,6 +29,7 @@ class WeightArgument:
     blocks: tuple[int, ...] = ()
     positions: int | None = None
     recurrent: bool = False
+    inputs: tuple[int, ...] | None = None
 
 
 Rule = Callable[[tuple[Any, ...], Mapping[str, Any]], Iterator[WeightArgument]]
@@ -45,24 +47,33 @@ def _linear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Weight
 
 
 def _convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
-    weight = _argument(args, kwargs, 1, "weight")
-    yield WeightArgument(weight, tuple(range(1, weight.ndim)))
+    weight, groups = _argument(args, kwargs, 1, "weight"), _groups_of(args, kwargs)
+    if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads one channel, its own
+        channel = 1 if groups == 1 else 0
+        yield WeightArgument(weight, tuple(range(1, weight.ndim)), inputs=(channel,))
+    else:  # [out, in / groups, *kernel]: the input channel is (group, axis 1), the group the outer part of axis 0
+        yield WeightArgument(weight, tuple(range(2, weight.ndim + 1)), split=(0, groups), inputs=(0, 2))
+
+
+def _groups_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Of ``conv(input, weight, bias, stride, padding, dilation, groups)``; `convolution` has two more before it."""
+    return int(_argument(args, kwargs, 8 if len(args) > 7 else 6, "groups") or 1)
 
 
 def _transposed_convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight = _argument(args, kwargs, 1, "weight")
     groups = _argument(args, kwargs, 6, "groups") or 1
     # [in, out / groups, *kernel]: the output channel is (group, axis 1), and the group is the outer part of axis 0.
-    yield WeightArgument(weight, (1, *range(3, weight.ndim + 1)), split=(0, int(groups)))
+    yield WeightArgument(weight, (1, *range(3, weight.ndim + 1)), split=(0, int(groups)), inputs=(0, 1))
 
 
 def _convolution_tbc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
-    yield WeightArgument(_argument(args, kwargs, 1, "weight"), (0, 1))
+    yield WeightArgument(_argument(args, kwargs, 1, "weight"), (0, 1), inputs=(1,))
 
 
 def _bilinear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     first, weight = _argument(args, kwargs, 0, "input1"), _argument(args, kwargs, 2, "weight")
-    yield WeightArgument(weight, (1, 2), positions=first.numel() // max(first.shape[-1], 1))
+    yield WeightArgument(weight, (1, 2), inputs=(), positions=first.numel() // max(first.shape[-1], 1))
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> Iterator[WeightArgument]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dst_analyze.errors import DataError, OptionError
+from dst_analyze.model.failures import running
 from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE
 
 _FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors"
@@ -67,11 +69,17 @@ class TensorBatches:
         return f"{self.samples:,} samples in batches of {self.batch_size}"
 
 
+SCORED_AT_MOST = 200
+"""Batches that a test reads of a loader without a length: it may have no end."""
+_KEPT_BYTES = 1 << 30  # what is kept at most of data that can be read only once
+
+
 @dataclass(frozen=True)
 class LoaderBatches:
     """A user's loader: its batches as they come."""
 
     loader: Any
+    note: str = ""
 
     @property
     def per_epoch(self) -> int | None:
@@ -89,14 +97,20 @@ class LoaderBatches:
         return _endless(lambda: iter(self.loader))
 
     def once(self) -> Iterator[Any]:
-        return iter(self.loader)
+        return islice(iter(self.loader), None if self.per_epoch is not None else SCORED_AT_MOST)
 
     def describe(self) -> str:
-        return f"{self.per_epoch or 'unknown'} batches of a {type(self.loader).__name__}"
+        count = "batches" if self.per_epoch is None else f"{self.per_epoch:,} batches"
+        return self.note or f"{count} of a {type(self.loader).__name__}"
 
 
-def as_batches(value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True) -> Batches:
-    """Whatever a user's function returned, as batches; errors name the function."""
+def as_batches(
+    value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True, needed: int | None = None
+) -> Batches:
+    """Whatever a user's function returned, as batches; errors name the function.
+
+    ``needed``: how many batches training will read, where that is known; what can be read only once is kept so far.
+    """
     if is_tensors(value):
         tensors = tree_map(_as_tensor, tuple(value) if isinstance(value, list) else value)
         lengths = {len(tensor) for tensor in tree_leaves(tensors)}
@@ -114,12 +128,6 @@ def as_batches(value: Any, *, place: str, batch_size: int | None = None, shuffle
         order = torch.Generator() if shuffle and not streams else None
         size = batch_size or DEFAULT_BATCH_SIZE
         return LoaderBatches(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))
-    if isinstance(value, Iterator):
-        raise DataError(
-            f"a {type(value).__name__} can be read only once, training needs the data again and again",
-            place=place,
-            hint=_FORMS,
-        )
     if isinstance(value, DataLoader) or (isinstance(value, Iterable) and not isinstance(value, str | bytes)):
         if batch_size is not None:
             raise OptionError(
@@ -127,8 +135,32 @@ def as_batches(value: Any, *, place: str, batch_size: int | None = None, shuffle
                 place=place,
                 hint="set the batch size in the loader, or return the data set itself",
             )
-        return LoaderBatches(value)
+        return _kept(value, needed, place) if _one_shot(value) else LoaderBatches(value)
     raise DataError(f"it returned {type(value).__name__}, which is not data", place=place, hint=_FORMS)
+
+
+def _one_shot(value: Any) -> bool:
+    """Whether a second reading goes on where the first one stopped: the iterator is the thing itself."""
+    if isinstance(value, DataLoader):
+        return isinstance(value.dataset, IterableDataset) and _one_shot(value.dataset)
+    return isinstance(value, Iterator) or (not hasattr(value, "__len__") and iter(value) is iter(value))
+
+
+def _kept(source: Any, needed: int | None, place: str) -> LoaderBatches:
+    """What can be read only once, in memory: as many batches as training needs, or as fit."""
+    kept: list[Any] = []
+    room = _KEPT_BYTES
+    with running("the data", DataError, hint=_FORMS):
+        for batch in islice(source, needed):
+            kept.append(batch)
+            room -= sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor | np.ndarray))
+            if room < 0:
+                break
+    if not kept:
+        raise DataError("it gives no batches", place=place, hint=_FORMS)
+    all_of_it = "" if len(kept) == needed or room < 0 else ", all there are"
+    what = type(source).__name__
+    return LoaderBatches(kept, f"{len(kept):,} batches{all_of_it}, kept in memory as a {what} can be read only once")
 
 
 def first_batch(batches: Batches, *, place: str) -> Any:

@@ -13,7 +13,17 @@ import pandas as pd
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
-from dst_analyze.sweep.record import SCHEMA, Json, Manifest, SweepConfig, SweepRecord, TrialKey, TrialResult
+from dst_analyze.sweep.record import (
+    READING_COLUMNS,
+    SCHEMA,
+    STEP_COLUMNS,
+    Json,
+    Manifest,
+    SweepConfig,
+    SweepRecord,
+    TrialKey,
+    TrialResult,
+)
 
 J = TypeVar("J", bound=Json)
 
@@ -22,7 +32,7 @@ TABLE, REPORT = "table.csv", "report.html"
 OURS = {CONFIG, MANIFEST, LAYERS, TRIALS, TABLE, REPORT}
 
 LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
-READING_COLUMNS = ("step", "layer", "remaining")
+_NUMBERS = tuple(column for column in READING_COLUMNS if column != "layer")
 
 
 def default_path(name: str, config: SweepConfig) -> Path:
@@ -58,10 +68,13 @@ class DraftFolder:
         write_text(self.path / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         write_csv(self.path / LAYERS, layers[list(LAYER_COLUMNS)])
 
-    def write_trial(self, result: TrialResult, readings: pd.DataFrame) -> None:
+    def write_trial(self, result: TrialResult, readings: pd.DataFrame, steps: pd.DataFrame, masks: bytes) -> None:
         folder = self.path / TRIALS / result.key.name
         folder.mkdir(parents=True)
         write_csv(folder / "record.csv", readings[list(READING_COLUMNS)])
+        write_csv(folder / "steps.csv", steps[list(STEP_COLUMNS)])
+        if masks:
+            (folder / "masks.safetensors").write_bytes(masks)
         write_text(folder / "trial.json", result.model_dump_json(indent=2) + "\n")
 
     def commit(self) -> None:
@@ -169,14 +182,14 @@ def read_run(path: Path | str) -> SweepRecord:
         result = _read_json(folder / "trial.json", TrialResult)
         trials.append(result)
         if key.alpha is not None and result.status == "done":
-            readings = _read_csv(folder / "record.csv", READING_COLUMNS, numbers=("step", "remaining"))
+            readings = _read_csv(folder / "record.csv", READING_COLUMNS, numbers=_NUMBERS)
             frames.append(_of_trial(readings, key))
     frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
     return SweepRecord(path, config, manifest, layers, tuple(trials), frame)
 
 
 def _no_readings() -> pd.DataFrame:
-    kinds = {"alpha": float, "seed": int, "step": int, "layer": str, "remaining": float}
+    kinds = {"alpha": float, "seed": int, **dict.fromkeys(READING_COLUMNS, float), "step": int, "layer": str}
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
 
 

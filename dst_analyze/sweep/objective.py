@@ -15,6 +15,9 @@ from dst_analyze.errors import DataError
 from dst_analyze.model.example import batch_inputs
 from dst_analyze.model.inputs import Inputs
 
+_TARGETS = ("labels", "label", "targets", "target", "y")
+"""What the entry of a dict is called that is no input but the answer."""
+
 LossHook = Callable[[Any, Any], torch.Tensor]
 
 
@@ -24,7 +27,8 @@ def split_batch(batch: Any, model: nn.Module) -> tuple[Inputs, Any]:
         # Labels go along where the forward takes them: such models compute their loss themselves.
         known = inspect.signature(model.forward).parameters
         by_name = {key: value for key, value in batch.items() if key in known}
-        return (Inputs((), by_name) if by_name else Inputs((batch,))), None
+        target = next((batch[key] for key in _TARGETS if key in batch and key not in known), None)
+        return (Inputs((), by_name) if by_name else Inputs((batch,))), target
     target = batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
     return batch_inputs(batch, model), target
 
@@ -45,6 +49,9 @@ class Objective:
         if self.custom is not None:
             return self.custom(outputs, batch)
         scores, target = main_output(outputs), split_batch(batch, self.model)[1]
+        own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+        if target is None and isinstance(own, torch.Tensor):  # given labels, the model has computed it already
+            return own
         if not isinstance(scores, torch.Tensor) or not isinstance(target, torch.Tensor):
             raise DataError(
                 f"no loss is known for outputs of {_kind(outputs)} and a target of {_kind(target)}",

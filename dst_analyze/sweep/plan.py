@@ -19,21 +19,33 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
-from dst_analyze.sweep.data import Batches, LoaderBatches, as_batches, first_batch, is_tensors
+from dst_analyze.sweep.data import (
+    SCORED_AT_MOST,
+    Batches,
+    LoaderBatches,
+    TensorBatches,
+    as_batches,
+    first_batch,
+    is_tensors,
+)
+from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.folder import check_free, default_path
+from dst_analyze.sweep.forecast import forecast, warning
+from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.objective import is_classification, main_output, split_batch
+from dst_analyze.sweep.recipe import DEFAULT_STEPS, Recipe
 from dst_analyze.sweep.record import (
-    DEFAULT_LR,
-    DEFAULT_STEPS,
+    DEFAULT_BATCH_SIZE,
     DataSummary,
     Manifest,
     ModelSummary,
     SkippedLayer,
     SweepConfig,
 )
+from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
 from dst_analyze.sweep.train import evaluate
-from dst_analyze.sweep.trial import MOMENTUM, ModelSource, ModelSpec, Task, make_optimizer, seeded
+from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded
 from dst_analyze.version import __version__
 
 
@@ -54,36 +66,44 @@ def plan_sweep(
     model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     force: bool = False,
+    data_root: Path | str = DEFAULT_ROOT,
+    download: bool = False,
     **options: Any,
 ) -> Plan:
     """Check everything that can be checked without training: options, model, folder, data, one step on one batch."""
     args = dict(model_args or {})
     config = SweepConfig.checked(model="", model_args=args, **options)
+    device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
     with seeded(config.seeds[0]):
         loaded = load_model(model, model_args=args)
-        found = _given_data(loaded, data, config)
+        if isinstance(data, str):
+            found = _named_data(loaded, data, config, Path(data_root), download=download)
+        else:
+            found = _given_data(loaded, data, config)
         config = config.model_copy(
             update={
                 "model": loaded.spec,
                 "model_sha256": _fingerprint(loaded, model),
-                "data": found.description if found and data is not None else "",
+                "data": found.description if found and data is not None else data or "",
             }
         )
         path = Path(out) if out is not None else default_path(loaded.name, config)
         check_free(path, config, force=force)
         traced = _traced(loaded, found, config)
-        stand_in, found = found is None, found or _stand_in(traced, config)
+        stand_in, found = found is None and data is None, found or _digits(traced, config)
+        steps = _steps(config, found.train)
         task = Task(
             source=ModelSource(model, args),
             traced=traced,
             train_data=found.train,
             test_data=found.test or found.train,
             config=config,
-            steps=_steps(config, found.train),
+            steps=steps,
             accuracy=False,
+            recipe=_recipe(loaded, config, steps),
+            device=device,
             loss=loaded.loss,
-            optimizer=loaded.optimizer,
         )
         task = replace(task, accuracy=_tried(task, loaded))
     summary = DataSummary(
@@ -104,6 +124,30 @@ class FoundData:
     description: str
 
 
+def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path, *, download: bool) -> FoundData | None:
+    """The data a name stands for; None for the digits, which are brought into the model's shape once it is traced."""
+    if name == DIGITS:
+        return None
+    source = load_source(Asked(name, root, download, _input_shape(loaded)))
+    size = config.batch_size or DEFAULT_BATCH_SIZE
+    train, test = (
+        TensorBatches(part, size, scaled)
+        if is_tensors(part)
+        else as_batches(part, place=f"--data {name}", batch_size=size, shuffle=part is source.train)
+        for part in (source.train, source.test)
+    )
+    return FoundData(train, test, source.description)
+
+
+def _input_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
+    """What one sample looks like to the model, by its example or a guess; None where there is no saying."""
+    try:
+        tensors = find_example_inputs(replace(loaded, train_data=None)).tensors()
+    except ModelError:
+        return None
+    return tuple(tensors[0].shape[1:]) if len(tensors) == 1 else None
+
+
 def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundData | None:
     """The caller's data, else the model file's; None if neither has any."""
     if data is not None:
@@ -117,10 +161,21 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
         raise DataError("there is a test_data() but no train_data()", place=loaded.spec, hint="define train_data() too")
     else:
         return None
-    batches = as_batches(train, place=where, batch_size=config.batch_size)
+    needed = None if config.epochs is not None else config.steps or DEFAULT_STEPS
+    batches = as_batches(train, place=where, batch_size=config.batch_size, needed=needed)
     size = None if isinstance(batches, LoaderBatches) else config.batch_size
-    tests = as_batches(test, place="test_data()", batch_size=size, shuffle=False) if test is not None else None
-    return FoundData(batches, tests, f"{where}: {batches.describe()}")
+    tests = None
+    if test is not None:
+        tests = as_batches(test, place="test_data()", batch_size=size, shuffle=False, needed=SCORED_AT_MOST)
+    endless = (tests or batches).per_epoch is None
+    bound = f"; scored on the first {SCORED_AT_MOST} batches, as nobody knows how many there are" if endless else ""
+    return FoundData(batches, tests, f"{where}: {batches.describe()}{bound}")
+
+
+def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int) -> Recipe:
+    if loaded.optimizer is None:
+        return Recipe.of(config, steps)
+    return Recipe.of_hook(config, steps, loaded.optimizer, loaded.model, place=f"optimizer() of {loaded.spec}")
 
 
 def _is_pair(data: Any) -> bool:
@@ -146,11 +201,18 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
             f"the training data do not fit the model: {error.cause}",
             place=error.place,
             trace=error.trace,
-            hint="a batch is read as (inputs, target); example_inputs() in the model file says what the model takes",
+            hint=_shapes(inputs, loaded),
         ) from error
 
 
-def _stand_in(traced: TracedModel, config: SweepConfig) -> FoundData:
+def _shapes(inputs: Inputs, loaded: LoadedModel) -> str:
+    """What the data are beside what the model takes, as far as that is known."""
+    shape = _input_shape(loaded)
+    wanted = f"the model takes samples of {list(shape)}" if shape else "example_inputs() says what the model takes"
+    return f"inputs are {inputs.describe()}, {wanted}; bring them together in train_data() of the model file"
+
+
+def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
     with preserved(traced.model), torch.no_grad():
         traced.model.eval()
         outputs = main_output(traced.inputs.call(traced.model))
@@ -168,22 +230,17 @@ def _steps(config: SweepConfig, data: Batches) -> int:
 
 def _tried(task: Task, loaded: LoadedModel) -> bool:
     """One step on the first batch and a test, on a masked copy; says whether this is a classification."""
-    if task.config.lr is not None and task.optimizer is not None:
-        raise OptionError(
-            "--lr has no effect: the model file brings its own optimizer",
-            place=f"optimizer() of {loaded.spec}",
-            hint="set the learning rate there",
-        )
     with running("the training data", DataError, file=loaded.file):
-        batch = first_batch(task.train_data, place="the training data")
-    masked = task.mask(loaded.model)
+        batch = task.device.moved(first_batch(task.train_data, place="the training data"))
+    masked = task.mask(loaded.model).to(task.device.name)
     objective = task.objective(loaded.model)
     inputs = objective.inputs(batch)
     example = f"the batch is {inputs.describe()}, the example inputs are {task.traced.inputs.describe()}"
     with running("a training step on the first batch", DataError, file=loaded.file, hint=example):
-        optimizer = make_optimizer(masked, task.config.lr, task.optimizer)
-        outputs = inputs.call(masked.train())
-        loss = objective.loss(outputs, batch)
+        optimizer, _ = task.recipe.start(masked)
+        with task.device.precision():
+            outputs = inputs.call(masked.train())
+            loss = objective.loss(outputs, batch)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             raise DataError(
                 f"the loss of the first batch is no number to differentiate: {type(loss).__name__}",
@@ -202,7 +259,7 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
     with running(
         "scoring the first test batch", DataError, file=loaded.file, hint="do test data look like training data?"
     ):
-        evaluate(masked, [first_batch(task.test_data, place="test_data()")], objective)
+        evaluate(masked, [first_batch(task.test_data, place="test_data()")], objective, task.device)
     return objective.accuracy
 
 
@@ -221,7 +278,8 @@ def _fingerprint(loaded: LoadedModel, model: ModelSpec) -> str | None:
 
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
-    sgd = f"SGD, learning rate {config.lr or DEFAULT_LR}, momentum {MOMENTUM}"
+    initial = Magnitudes(task.mask(loaded.model).layer_weights())
+    expected = forecast(task.recipe, config.alphas, initial)
     return Manifest(
         versions={"dst-analyze": __version__, "torch": torch.__version__, "python": platform.python_version()},
         model=ModelSummary(
@@ -240,5 +298,9 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         ),
         data=data,
         steps=task.steps,
-        optimizer="the optimizer of the model file" if task.optimizer else sgd,
+        optimizer=task.recipe.describe(),
+        clock=task.recipe.clock,
+        device=task.device.describe(),
+        forecast=expected,
+        warning=warning(task.recipe, expected, initial),
     )

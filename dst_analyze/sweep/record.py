@@ -17,10 +17,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 from dst_analyze.errors import OptionError
 
 SCHEMA: Final = 1
-DEFAULT_ALPHAS = (3e-4, 1e-3, 2e-3)
-DEFAULT_STEPS = 600
+DEFAULT_ALPHAS = (1e-4, 3e-4, 1e-3)
 DEFAULT_BATCH_SIZE = 64
-DEFAULT_LR = 0.05
+
+QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")
+READING_COLUMNS = ("step", "layer", "remaining", "rows", "columns", *QUANTILE_COLUMNS, "resets", "null")
+"""Per layer: share of weights left, rows with any left, input channels still read, thresholds, resets so far, and the
+share the layer would keep if its initial weights alone decided (see `magnitudes.Magnitudes.null`)."""
+STEP_COLUMNS = ("step", "loss", "score", "remaining")
+"""Per model: mean training loss since the reading before, score on a few test batches, share of weights left."""
 
 UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
@@ -55,6 +60,12 @@ class SweepConfig(Json):
     steps: int | None = Field(default=None, ge=1)
     batch_size: int | None = Field(default=None, ge=1)
     lr: float | None = Field(default=None, gt=0)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = None
+    schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
+    weight_decay: float | None = Field(default=None, ge=0)
+    threshold_clock: float | None = Field(default=None, gt=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    amp: bool = False
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     threshold: Literal["vector", "scalar", "matrix"] = "vector"
@@ -176,6 +187,15 @@ class DataSummary(Json):
     scored_on: Literal["test", "train"]
 
 
+class Forecast(Json):
+    """How far thresholds can travel at one alpha, and the share of the initial weights that lies within reach."""
+
+    alpha: float
+    travel: float
+    pruned: float
+    layers: dict[str, float] = {}
+
+
 class Manifest(Json):
     """Who wrote a run folder, from what, with which versions."""
 
@@ -186,6 +206,10 @@ class Manifest(Json):
     data: DataSummary
     steps: int
     optimizer: str
+    clock: float = 1.0
+    device: str = "cpu"
+    forecast: tuple[Forecast, ...] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,6 +261,8 @@ class SweepRecord:
                     "The pattern shows how the method works, not what your data need: define train_data().",
                 )
             )
+        if self.manifest.warning:
+            notes.append(Note("Too short to prune", self.manifest.warning))
         for trial in self.trials:
             if trial.status == "diverged":
                 which = "the dense trial" if trial.alpha is None else f"alpha {alpha_label(trial.alpha)}"

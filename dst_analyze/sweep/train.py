@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.objective import Objective
 
 
@@ -28,6 +29,7 @@ def train(
     objective: Objective,
     optimizer: torch.optim.Optimizer,
     schedule: LRScheduler,
+    device: Device,
     *,
     steps: int,
     alpha: float,
@@ -35,9 +37,10 @@ def train(
 ) -> None:
     """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other."""
     model.train()
-    for step, batch in zip(range(1, steps + 1), batches, strict=False):
-        outputs = objective.inputs(batch).call(model)
-        loss = total = objective.loss(outputs, batch)
+    for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
+        with device.precision():
+            outputs = objective.inputs(batch).call(model)
+            loss = total = objective.loss(outputs, batch)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(step)
@@ -51,16 +54,19 @@ def train(
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective) -> tuple[float, float]:
-    """Mean loss and score over all samples, in eval mode."""
+def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> tuple[float, float]:
+    """Mean loss and score over all samples, in eval mode; the model is left in the mode it was in."""
+    training = model.training
     model.eval()
     losses = right = samples = labels = 0.0
-    for batch in batches:
+    for batch in device.batches(batches):
         inputs = objective.inputs(batch)
-        outputs = inputs.call(model)
-        losses += objective.loss(outputs, batch).item() * inputs.batch_size
+        with device.precision():
+            outputs = inputs.call(model)
+            losses += objective.loss(outputs, batch).item() * inputs.batch_size
         samples += inputs.batch_size
         hits = objective.hits(outputs, batch)
         right, labels = right + hits[0], labels + hits[1]
+    model.train(training)
     loss = losses / samples
     return loss, right / labels if objective.accuracy else loss

@@ -6,49 +6,35 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LRScheduler, MultiStepLR
 
-from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.model.copying import copied
 from dst_analyze.model.loading import load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.sweep.data import Batches
+from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.masks import packed
 from dst_analyze.sweep.objective import LossHook, Objective
-from dst_analyze.sweep.record import DEFAULT_LR, SweepConfig, TrialKey, TrialResult, late
+from dst_analyze.sweep.readings import Listener as Listener
+from dst_analyze.sweep.readings import Progress as Progress
+from dst_analyze.sweep.readings import Readings
+from dst_analyze.sweep.recipe import Recipe
+from dst_analyze.sweep.record import SweepConfig, TrialKey, TrialResult
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
-OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-MOMENTUM = 0.9
-DECAY, DECAY_AT = 0.1, (1 / 2, 3 / 4)
-READINGS = 40
-"""How many times a trial looks at its masks: ten of them in the quarter that counts."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a trial stands, for whoever is watching."""
-
-    trial: TrialKey
-    step: int
-    steps: int
-    loss: float
-    remaining: float | None  # None in the dense trial
-
-
-Listener = Callable[[Progress], None]
+SCORED_BATCHES = 2  # of the test data, while training goes on
 
 
 @dataclass(frozen=True)
@@ -73,8 +59,9 @@ class Task:
     config: SweepConfig
     steps: int
     accuracy: bool
+    recipe: Recipe
+    device: Device = field(default_factory=Device)
     loss: LossHook | None = None
-    optimizer: OptimizerHook | None = None
 
     def objective(self, model: nn.Module) -> Objective:
         return Objective(model, self.loss, self.accuracy)
@@ -90,62 +77,32 @@ class Task:
         )
 
 
-class Readings:
-    """What is read off a model while it trains, at regular steps."""
-
-    def __init__(self, task: Task, key: TrialKey, model: nn.Module | MaskedModel, listener: Listener) -> None:
-        self.task, self.key, self.model, self.listener = task, key, model, listener
-        self.every = max(1, task.steps // READINGS)
-        self.layers: list[tuple[int, str, float]] = []
-        self.totals: list[tuple[int, float]] = []
-
-    def on_step(self, step: int, loss: float) -> None:
-        if step % self.every and step != self.task.steps:
-            return
-        if isinstance(self.model, MaskedModel):
-            self.layers.extend((step, layer, ratio) for layer, ratio in self.model.remaining().items())
-            self.totals.append((step, self.model.model_remaining()))
-        remaining = self.totals[-1][1] if self.totals else None
-        self.listener(Progress(self.key, step, self.task.steps, loss, remaining))
-
-    def frame(self) -> pd.DataFrame:
-        return pd.DataFrame(self.layers, columns=["step", "layer", "remaining"])
-
-    def remaining(self) -> float | None:
-        """The model's ratio at the end, read as every ratio is."""
-        if not self.totals:
-            return None
-        return float(late(pd.DataFrame(self.totals, columns=["step", "remaining"]))["remaining"].median())
-
-    def resets(self) -> dict[str, int]:
-        counts = self.model.resets if isinstance(self.model, MaskedModel) else {}
-        return {layer: count for layer, count in counts.items() if count}
-
-
-def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame]:
-    """The trial's result and its readings: step, layer, remaining."""
+def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame, pd.DataFrame, bytes]:
+    """The trial's result, what was read on the way, of each layer and of the model, and the final masks."""
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
     with seeded(key.seed):
         built = task.source.build()
         # A model that its file or its caller built once is the same object every time: train a copy of it.
-        model = copied(built) if key.alpha is None else task.mask(built)
+        model = (copied(built) if key.alpha is None else task.mask(built)).to(task.device.name)
         objective = task.objective(built)
-        optimizer = make_optimizer(model, task.config.lr, task.optimizer)
-        readings = Readings(task, key, model, listener)
+        optimizer, schedule = task.recipe.start(model)
+        few = list(islice(task.test_data.once(), SCORED_BATCHES))
+        readings = Readings(key, model, task.steps, lambda: evaluate(model, few, objective, task.device)[1], listener)
         try:
             train(
                 model,
                 task.train_data.stream(key.seed),
                 objective,
                 optimizer,
-                make_schedule(optimizer, task.steps),
+                schedule,
+                task.device,
                 steps=task.steps,
                 alpha=key.alpha or 0.0,
                 on_step=readings.on_step,
             )
-            loss, score = evaluate(model, task.test_data.once(), objective)
+            loss, score = evaluate(model, task.test_data.once(), objective, task.device)
             if not math.isfinite(loss):
                 raise DivergedError(task.steps)
         except DivergedError as diverged:
@@ -161,33 +118,8 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         resets=readings.resets(),
         seconds=round(time.perf_counter() - started, 3),
     )
-    return result, readings.frame()
-
-
-def make_optimizer(
-    model: nn.Module | MaskedModel, lr: float | None = None, hook: OptimizerHook | None = None
-) -> torch.optim.Optimizer:
-    """SGD as in the paper, or the user's own; thresholds stand in a group of their own, without weight decay."""
-    masked = model if isinstance(model, MaskedModel) else None
-    weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
-    thresholds = list(masked.threshold_parameters()) if masked else []
-    if hook is None:
-        groups = [{"params": params} for params in (weights, thresholds) if params]
-        return torch.optim.SGD(groups, lr=lr or DEFAULT_LR, momentum=MOMENTUM)
-    optimizer = hook(weights)
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ModelError(
-            f"optimizer(parameters) returned {type(optimizer).__name__}",
-            hint="return a torch.optim.Optimizer over the parameters it is given",
-        )
-    if thresholds:
-        decay = {"weight_decay": 0.0} if "weight_decay" in optimizer.defaults else {}
-        optimizer.add_param_group({"params": thresholds, **decay})
-    return optimizer
-
-
-def make_schedule(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    return MultiStepLR(optimizer, [max(1, int(steps * part)) for part in DECAY_AT], DECAY)
+    final = {name: mask.cpu().numpy() for name, mask in model.masks().items()} if isinstance(model, MaskedModel) else {}
+    return result, readings.layer_frame(), readings.step_frame(), packed(final) if final else b""
 
 
 @contextmanager

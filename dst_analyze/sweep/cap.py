@@ -1,0 +1,36 @@
+"""A speed limit for thresholds on a fast clock: a step of at most a small share of what it would prune."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dst_analyze.masking.masked import MaskedModel
+
+REFRESHED_EVERY = 50  # steps: magnitudes change slowly, and reading them is a pass over all weights
+
+
+class ThresholdCap:
+    """Holds every step of a model's thresholds to ``share`` of their row's mean magnitude."""
+
+    def __init__(self, model: MaskedModel, share: float) -> None:
+        self.model, self.share = model, share
+        self.step = 0
+        self.limit = self.before = torch.empty(0)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> None:
+        """Act on each step of the optimizer from here on, whichever optimizer it is."""
+        optimizer.register_step_pre_hook(self._remember)
+        optimizer.register_step_post_hook(self._hold)
+
+    def _remember(self, *_: Any) -> None:
+        if self.step % REFRESHED_EVERY == 0:
+            self.limit = self.share * self.model.typical_magnitudes()
+        self.before = self.model.thresholds.detach().clone()
+        self.step += 1
+
+    @torch.no_grad()
+    def _hold(self, *_: Any) -> None:
+        moved = self.model.thresholds - self.before
+        self.model.thresholds.copy_(self.before.add_(moved.clamp_(-self.limit, self.limit)))

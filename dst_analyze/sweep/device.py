@@ -1,0 +1,53 @@
+"""Where trials run, and in which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from dst_analyze.errors import OptionError
+
+_AVAILABLE: dict[str, Callable[[], bool]] = {  # in the order of preference
+    "cuda": torch.cuda.is_available,
+    "mps": torch.backends.mps.is_available,
+    "cpu": lambda: True,
+}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device by its name; ``amp``: matmuls and convolutions in bfloat16 where torch thinks that safe."""
+
+    name: str = "cpu"
+    amp: bool = False
+
+    @classmethod
+    def chosen(cls, asked: str, *, amp: bool = False) -> Device:
+        """The device asked for, if this machine has it; of "auto" the best it has."""
+        if asked == "auto":
+            return cls(next(name for name, there in _AVAILABLE.items() if there()), amp)
+        if not _AVAILABLE[asked]():
+            there = ", ".join(name for name, available in _AVAILABLE.items() if available())
+            raise OptionError(
+                f"torch finds no {asked} device on this machine", place="--device", hint=f"available: auto, {there}"
+            )
+        return cls(asked, amp)
+
+    def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The same batches, their tensors on the device."""
+        return map(self.moved, batches)
+
+    def moved(self, batch: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(self.name) if isinstance(leaf, torch.Tensor) else leaf, batch)
+
+    def precision(self) -> AbstractContextManager[None]:
+        """For forward passes and losses."""
+        return torch.autocast(self.name, dtype=torch.bfloat16, enabled=self.amp)
+
+    def describe(self) -> str:
+        return f"{self.name}, bfloat16 where safe" if self.amp else self.name

@@ -1,0 +1,55 @@
+"""How large a model's weights are before training: what equal thresholds would leave of each layer, in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+_SAMPLE = 1 << 14  # weights of a layer beyond which a sample will do: shares are then right to about 0.4 %
+
+
+class Magnitudes:
+    """The magnitudes of each layer's weights, sorted."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self.layers = {name: _sorted_sample(weight) for name, weight in weights.items()}
+        sizes = {name: weight.numel() for name, weight in weights.items()}
+        values = np.concatenate(list(self.layers.values()))
+        counts = np.concatenate([np.full(len(v), sizes[name] / len(v)) for name, v in self.layers.items()])
+        order = np.argsort(values, kind="stable")
+        self._values, self._below = values[order], np.cumsum(counts[order]) / sum(sizes.values())
+
+    def kept(self, threshold: float) -> dict[str, float]:
+        """Each layer's share of weights above a threshold; one that is not positive prunes nothing."""
+        if threshold <= 0:
+            return dict.fromkeys(self.layers, 1.0)
+        return {name: 1 - np.searchsorted(v, threshold, side="right") / len(v) for name, v in self.layers.items()}
+
+    def model_kept(self, threshold: float) -> float:
+        """The share of all weights above a threshold."""
+        below = int(np.searchsorted(self._values, threshold, side="right"))
+        return 1.0 if threshold <= 0 or below == 0 else 1 - float(self._below[below - 1])
+
+    def threshold_keeping(self, ratio: float) -> float:
+        """The lowest threshold, the same for every layer, that leaves at most this share of all weights."""
+        if ratio >= 1:
+            return 0.0
+        at = int(np.searchsorted(self._below, 1 - ratio - 1e-9))
+        return float(self._values[min(at, len(self._values) - 1)])
+
+    def null(self, ratio: float) -> dict[str, float]:
+        """What each layer would keep if its initial weights alone decided, the model keeping as much as it does.
+
+        Thresholds that travel equally far stand equally high: this is where they stand for the model to keep ``ratio``.
+        """
+        return self.kept(self.threshold_keeping(ratio))
+
+
+def _sorted_sample(weight: torch.Tensor) -> np.ndarray:
+    flat = weight.detach().abs().flatten()
+    if flat.numel() > _SAMPLE:
+        chosen = torch.randint(flat.numel(), (_SAMPLE,), generator=torch.Generator().manual_seed(0))
+        flat = flat[chosen.to(flat.device)]
+    return flat.sort().values.float().cpu().numpy()

@@ -1,0 +1,124 @@
+"""What is read off a model while it trains, at regular steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import nn
+
+from dst_analyze.masking.layer import MaskedLayer
+from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.sweep.magnitudes import Magnitudes
+from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, late
+
+READINGS = 40
+"""How many times a trial looks at its masks: ten of them in the quarter that counts."""
+SCORES = 5
+"""How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
+_SCORED_AFTER = 60  # steps at least
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a trial stands, for whoever is watching."""
+
+    trial: TrialKey
+    step: int
+    steps: int
+    loss: float
+    remaining: float | None  # None in the dense trial
+    score: float | None = None  # the last one read, on a part of the test data
+
+
+Listener = Callable[[Progress], None]
+
+
+class Readings:
+    """Collects the readings of one trial; `on_step` is what training calls."""
+
+    def __init__(
+        self, key: TrialKey, model: nn.Module | MaskedModel, steps: int, score: Callable[[], float], listener: Listener
+    ) -> None:
+        self.key, self.steps, self.score, self.listener = key, steps, score, listener
+        self.masked = model if isinstance(model, MaskedModel) else None
+        self.initial = Magnitudes(self.masked.layer_weights()) if self.masked else None
+        self.every = max(1, steps // READINGS)
+        self.layers: list[tuple[object, ...]] = []
+        self.totals: list[tuple[int, float, float | None, float | None]] = []
+        self.losses: list[float] = []
+        self.scored_at = 0
+        self.last_score: float | None = None
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.losses.append(loss)
+        if step % self.every and step != self.steps:
+            return
+        remaining = self._read_layers(step) if self.masked else None
+        score = None
+        if step - self.scored_at >= max(_SCORED_AFTER, self.steps // SCORES):
+            score = self.last_score = self.score()
+            self.scored_at = step
+        mean = sum(self.losses) / len(self.losses)
+        self.losses.clear()
+        self.totals.append((step, mean, score, remaining))
+        self.listener(Progress(self.key, step, self.steps, mean, remaining, self.last_score))
+
+    def _read_layers(self, step: int) -> float:
+        """One row per layer; returns the model's remaining ratio."""
+        assert self.masked is not None
+        assert self.initial is not None
+        thresholds, resets = self.masked.layer_thresholds(), self.masked.resets
+        masks = list(zip(self.masked.layers, self.masked.viewed_masks(), strict=True))
+        counts = [_counts(layer, mask) for layer, mask in masks]
+        remaining = sum(kept for kept, _, _ in counts) / sum(mask.numel() for _, mask in masks)
+        null = self.initial.null(remaining)
+        for (layer, mask), (kept, rows, columns) in zip(masks, counts, strict=True):
+            name = layer.name
+            quantiles = _quantiles(thresholds[name])
+            share = kept / mask.numel()
+            self.layers.append((step, name, share, rows, columns, *quantiles, resets[name], round(null[name], 4)))
+        return remaining
+
+    def layer_frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.layers, columns=list(READING_COLUMNS))
+
+    def step_frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.totals, columns=list(STEP_COLUMNS))
+
+    def remaining(self) -> float | None:
+        """The model's ratio at the end, read as every ratio is."""
+        if not self.totals or not self.masked:
+            return None
+        return float(late(self.step_frame())["remaining"].median())
+
+    def resets(self) -> dict[str, int]:
+        counts = self.masked.resets if self.masked else {}
+        return {layer: count for layer, count in counts.items() if count}
+
+
+def _counts(layer: MaskedLayer, mask: torch.Tensor) -> tuple[int, int, int | None]:
+    """How many weights remain, how many rows keep any, how many input channels are still read (None: not known)."""
+    layout = layer.layout
+    rows = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.rows])
+    columns = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.inputs])
+    return (
+        int(rows.sum(dtype=torch.float64)),
+        int(rows.count_nonzero()),
+        int(columns.count_nonzero()) if layout.inputs else None,
+    )
+
+
+def _summed(mask: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    return mask.sum(axes, dtype=torch.promote_types(mask.dtype, torch.float32)) if axes else mask
+
+
+def _quantiles(thresholds: torch.Tensor) -> Iterator[float]:
+    values = thresholds.flatten()
+    values = values[:: -(-values.numel() // _FEW)].sort().values
+    positions = [round(q * (values.numel() - 1)) for q in _QUANTILES]
+    return (float(f"{value:.6g}") for value in values[positions].tolist())
