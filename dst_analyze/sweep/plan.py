@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.example import find_example_inputs
@@ -21,7 +21,9 @@ from dst_analyze.model.preserve import preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.sweep.data import Batches, LoaderBatches, as_batches, first_batch, is_tensors
 from dst_analyze.sweep.digits import fitted_digits
-from dst_analyze.sweep.folder import check_free, default_path
+from dst_analyze.sweep.fingerprint import data_sha256, model_sha256
+from dst_analyze.sweep.folder import Existing, check_free
+from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.objective import is_classification, main_output, split_batch
 from dst_analyze.sweep.record import (
     DEFAULT_LR,
@@ -32,6 +34,7 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
 )
+from dst_analyze.sweep.threads import threads_per_trial
 from dst_analyze.sweep.train import evaluate
 from dst_analyze.sweep.trial import MOMENTUM, ModelSource, ModelSpec, Task, make_optimizer, seeded
 from dst_analyze.version import __version__
@@ -44,7 +47,20 @@ class Plan:
     task: Task
     manifest: Manifest
     out: Path
-    force: bool
+    existing: Existing
+    again: Request | None  # how another process can plan the same, if it can
+
+
+@dataclass(frozen=True)
+class Request:
+    """A plan to be made again elsewhere: by a worker that cannot be handed the data."""
+
+    model: ModelSpec
+    args: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def task(self) -> Task:
+        return _planned(self.model, None, self.args, self.options, lambda name, config: None)[1]
 
 
 def plan_sweep(
@@ -53,11 +69,30 @@ def plan_sweep(
     *,
     model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
-    force: bool = False,
+    existing: Existing = "refuse",
     **options: Any,
 ) -> Plan:
     """Check everything that can be checked without training: options, model, folder, data, one step on one batch."""
     args = dict(model_args or {})
+    paths: list[Path] = []
+
+    def check(name: str, config: SweepConfig) -> None:
+        paths.append(Path(out) if out is not None else default_path(name, config))
+        check_free(paths[0], config, existing)
+
+    loaded, task, summary = _planned(model, data, args, options, check)
+    again = Request(model, args, options) if data is None and isinstance(model, str | os.PathLike) else None
+    return Plan(task, _manifest(loaded, task, summary), paths[0], existing, again)
+
+
+def _planned(
+    model: ModelSpec,
+    data: Any,
+    args: Mapping[str, Any],
+    options: Mapping[str, Any],
+    check: Callable[[str, SweepConfig], None],
+) -> tuple[LoadedModel, Task, DataSummary]:
+    """The task; ``check`` is asked about the model's name and configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
     with seeded(config.seeds[0]):
@@ -66,12 +101,11 @@ def plan_sweep(
         config = config.model_copy(
             update={
                 "model": loaded.spec,
-                "model_sha256": _fingerprint(loaded, model),
+                "model_sha256": model_sha256(loaded, model),
                 "data": found.description if found and data is not None else "",
             }
         )
-        path = Path(out) if out is not None else default_path(loaded.name, config)
-        check_free(path, config, force=force)
+        check(loaded.name, config)
         traced = _traced(loaded, found, config)
         stand_in, found = found is None, found or _stand_in(traced, config)
         task = Task(
@@ -82,17 +116,20 @@ def plan_sweep(
             config=config,
             steps=_steps(config, found.train),
             accuracy=False,
+            threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
             optimizer=loaded.optimizer,
         )
         task = replace(task, accuracy=_tried(task, loaded))
+        digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
         stand_in=stand_in,
         score="accuracy" if task.accuracy else "loss",
         scored_on="test" if found.test else "train",
+        sha256=digest,
     )
-    return Plan(task, _manifest(loaded, task, summary), path, force)
+    return loaded, task, summary
 
 
 @dataclass(frozen=True)
@@ -206,24 +243,16 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
     return objective.accuracy
 
 
-def _fingerprint(loaded: LoadedModel, model: ModelSpec) -> str | None:
-    """SHA-256 of the model's file; of a model that came as an object, of its structure and weights."""
-    if loaded.file is not None:
-        return hashlib.sha256(loaded.file.read_bytes()).hexdigest()
-    if not isinstance(model, nn.Module):
-        return None
-    digest = hashlib.sha256(repr(model).encode())
-    for tensor in model.state_dict().values():
-        if isinstance(tensor, torch.Tensor):
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
     sgd = f"SGD, learning rate {config.lr or DEFAULT_LR}, momentum {MOMENTUM}"
     return Manifest(
-        versions={"dst-analyze": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        versions={
+            "dst-analyze": __version__,
+            "torch": torch.__version__,
+            "numpy": metadata.version("numpy"),
+            "python": platform.python_version(),
+        },
         model=ModelSummary(
             name=loaded.name,
             spec=loaded.spec,
@@ -240,5 +269,6 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         ),
         data=data,
         steps=task.steps,
+        threads=task.threads,
         optimizer="the optimizer of the model file" if task.optimizer else sgd,
     )

@@ -24,8 +24,10 @@ from dst_analyze.model.loading import load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.sweep.data import Batches
+from dst_analyze.sweep.events import Emit, TrialStep
+from dst_analyze.sweep.masks import pack_masks
 from dst_analyze.sweep.objective import LossHook, Objective
-from dst_analyze.sweep.record import DEFAULT_LR, SweepConfig, TrialKey, TrialResult, late
+from dst_analyze.sweep.record import DEFAULT_LR, SweepConfig, TrialKey, TrialOutput, TrialResult, late
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
@@ -37,18 +39,8 @@ READINGS = 40
 """How many times a trial looks at its masks: ten of them in the quarter that counts."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a trial stands, for whoever is watching."""
-
-    trial: TrialKey
-    step: int
-    steps: int
-    loss: float
-    remaining: float | None  # None in the dense trial
-
-
-Listener = Callable[[Progress], None]
+PULSE = 0.5
+"""Seconds after which a trial says where it stands, between two readings too."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +65,7 @@ class Task:
     config: SweepConfig
     steps: int
     accuracy: bool
+    threads: int = 1
     loss: LossHook | None = None
     optimizer: OptimizerHook | None = None
 
@@ -93,20 +86,23 @@ class Task:
 class Readings:
     """What is read off a model while it trains, at regular steps."""
 
-    def __init__(self, task: Task, key: TrialKey, model: nn.Module | MaskedModel, listener: Listener) -> None:
-        self.task, self.key, self.model, self.listener = task, key, model, listener
+    def __init__(self, task: Task, key: TrialKey, model: nn.Module | MaskedModel, emit: Emit) -> None:
+        self.task, self.key, self.model, self.emit = task, key, model, emit
+        self.told = time.monotonic()
         self.every = max(1, task.steps // READINGS)
         self.layers: list[tuple[int, str, float]] = []
         self.totals: list[tuple[int, float]] = []
 
     def on_step(self, step: int, loss: float) -> None:
-        if step % self.every and step != self.task.steps:
-            return
-        if isinstance(self.model, MaskedModel):
+        due = step % self.every == 0 or step == self.task.steps
+        if due and isinstance(self.model, MaskedModel):
             self.layers.extend((step, layer, ratio) for layer, ratio in self.model.remaining().items())
             self.totals.append((step, self.model.model_remaining()))
-        remaining = self.totals[-1][1] if self.totals else None
-        self.listener(Progress(self.key, step, self.task.steps, loss, remaining))
+        now = time.monotonic()
+        if due or now - self.told >= PULSE:
+            self.told = now
+            remaining = self.totals[-1][1] if self.totals else None
+            self.emit(TrialStep(self.key, step, self.task.steps, loss, remaining))
 
     def frame(self) -> pd.DataFrame:
         return pd.DataFrame(self.layers, columns=["step", "layer", "remaining"])
@@ -121,9 +117,15 @@ class Readings:
         counts = self.model.resets if isinstance(self.model, MaskedModel) else {}
         return {layer: count for layer, count in counts.items() if count}
 
+    def masks(self) -> bytes | None:
+        """The final masks, packed."""
+        if not isinstance(self.model, MaskedModel):
+            return None
+        return pack_masks({layer: mask.cpu().numpy() for layer, mask in self.model.masks().items()})
 
-def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame]:
-    """The trial's result and its readings: step, layer, remaining."""
+
+def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
+    """One training from a fresh model: how it ended, what was read meanwhile, the final masks."""
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
@@ -133,7 +135,7 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         model = copied(built) if key.alpha is None else task.mask(built)
         objective = task.objective(built)
         optimizer = make_optimizer(model, task.config.lr, task.optimizer)
-        readings = Readings(task, key, model, listener)
+        readings = Readings(task, key, model, emit)
         try:
             train(
                 model,
@@ -159,9 +161,10 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         score=score,
         remaining=readings.remaining(),
         resets=readings.resets(),
-        seconds=round(time.perf_counter() - started, 3),
+        reason="" if status == "done" else f"the loss was no longer finite at step {step}",
     )
-    return result, readings.frame()
+    masks = readings.masks() if status == "done" else None
+    return TrialOutput(result, readings.frame(), masks, time.perf_counter() - started)
 
 
 def make_optimizer(
