@@ -73,7 +73,7 @@ class Lines:
         match event:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 there = f", {done} of them there already" if done else ""
-                at_once = f", {jobs} at once" if jobs > 1 and done < trials else ""
+                at_once = ": the run is complete" if done == trials else f", {jobs} at once" if jobs > 1 else ""
                 return f"{trials} trials of {steps} steps{there}{at_once}"
             case TrialFinished(trial=trial, seconds=seconds):
                 return (

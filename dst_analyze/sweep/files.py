@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -73,16 +73,16 @@ def sums_of(files: Mapping[str, bytes]) -> bytes:
     return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
 
 
-def broken(folder: Path) -> str:
-    """What is wrong with the files of a folder, measured against its checksums; empty if nothing is."""
+def broken(folder: Path, needed: Iterable[str]) -> str:
+    """What is wrong with a folder, measured against its checksums and the files it needs; empty if nothing is."""
     try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-        wanted = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        text = (folder / SUMS).read_text(encoding="utf-8")
+        wanted = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
     except FileNotFoundError:
         return f"{SUMS} is missing"
     except (OSError, UnicodeDecodeError):
         return f"{SUMS} cannot be read"
-    if not wanted or not all(len(digest) == 64 and name == Path(name).name for name, digest in wanted.items()):
+    if not text.endswith("\n") or not {*needed} <= {*wanted} or any(name != Path(name).name for name in wanted):
         return f"{SUMS} is damaged"
     for name, digest in wanted.items():
         try:

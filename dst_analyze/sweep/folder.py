@@ -28,6 +28,7 @@ from dst_analyze.sweep.files import (
 )
 from dst_analyze.sweep.layout import (
     CONFIG,
+    HEAD,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
@@ -146,7 +147,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
         return
     read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
     seen = survey(path, config)
-    if broken(path) and (existing != "refuse" or not seen.started):
+    if broken(path, HEAD) and (existing != "refuse" or not seen.started):
         return  # whether the head can be written again is known when the new one is
     _refuse_difference(path, read_head(path)[0], config, "configuration")
     if existing == "refuse" and seen.started and not seen.complete:
@@ -188,7 +189,7 @@ def _start(path: Path, head: Head) -> None:
 
 def _continue(path: Path, head: Head, emit: Emit) -> Head:
     """Check that the folder holds this very sweep; returns its head, written again where it was damaged."""
-    why, new = broken(path), head.files()
+    why, new = broken(path, HEAD), head.files()
     (path / TRIALS).mkdir(exist_ok=True)
     if why:
         sums = path / SUMS

@@ -10,6 +10,7 @@ from dst_analyze.sweep.lock import LOCK, OWNER
 from dst_analyze.sweep.record import SweepConfig, TrialKey
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
+HEAD = (MANIFEST, CONFIG, LAYERS)
 TABLE, REPORT = "table.csv", "report.html"
 RESULT, READINGS, MASKS, TIMING = "trial.json", "record.csv", "masks.safetensors", "timing.json"
 

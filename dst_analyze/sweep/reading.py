@@ -14,9 +14,11 @@ from dst_analyze.errors import FolderError
 from dst_analyze.sweep.files import broken
 from dst_analyze.sweep.layout import (
     CONFIG,
+    HEAD,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
+    MASKS,
     READING_COLUMNS,
     READINGS,
     RESULT,
@@ -89,7 +91,7 @@ def read_run(path: Path | str) -> SweepRecord:
             hint="a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
         )
     config, manifest = read_head(path)
-    why = broken(path)
+    why = broken(path, HEAD)
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
     layers = read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung"))
@@ -115,16 +117,17 @@ def read_run(path: Path | str) -> SweepRecord:
 
 def _read_result(run: Path, key: TrialKey) -> TrialResult:
     folder = trial_folder(run, key)
-    why = broken(folder)
-    if why:
-        raise FolderError(f"the trial {key.label} cannot be used: {why}", place=str(folder), hint=_RUN_AGAIN)
+
+    def unusable(why: str) -> FolderError:
+        return FolderError(f"the trial {key.label} cannot be used: {why}", place=str(folder), hint=_RUN_AGAIN)
+
+    if why := broken(folder, (RESULT, READINGS)):
+        raise unusable(why)
     result = read_json(folder / RESULT, TrialResult)
     if result.key != key:
-        raise FolderError(
-            f"the trial {key.label} cannot be used: {RESULT} is of {result.key.label}",
-            place=str(folder),
-            hint=_RUN_AGAIN,
-        )
+        raise unusable(f"{RESULT} is of {result.key.label}")
+    if key.alpha is not None and result.status == "done" and (why := broken(folder, (MASKS,))):
+        raise unusable(why)
     return result
 
 
