@@ -22,7 +22,8 @@ def warm_up() -> None:
     if _FORKSERVER:
         from multiprocessing import forkserver
 
-        forkserver.set_forkserver_preload(["dst_analyze.sweep.worker"])
+        # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
+        forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "torch._dynamo"])
         forkserver.ensure_running()
 
 
