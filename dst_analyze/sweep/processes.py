@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
 
 # A server process imports torch once and forks a worker per trial. It starts fresh, has trained nothing and holds no
@@ -24,7 +26,20 @@ def warm_up() -> None:
 
         # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
         forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "torch._dynamo"])
-        forkserver.ensure_running()
+        with _ctrl_c_ignored():  # by the server for good: a child is born with what its parent ignores
+            forkserver.ensure_running()
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # the only one that may say so
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def cool_down() -> None:
