@@ -11,9 +11,6 @@ from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
 
-Opened = Task
-"""A parcel arrives as the task it was made of."""
-
 
 @dataclass(frozen=True)
 class Parcel:

@@ -25,7 +25,7 @@ def warm_up() -> None:
         from multiprocessing import forkserver
 
         # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
-        forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "torch._dynamo"])
+        forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "dst_analyze.sweep.parcel", "torch._dynamo"])
         with _ctrl_c_ignored():  # by the server for good: a child is born with what its parent ignores
             forkserver.ensure_running()
 

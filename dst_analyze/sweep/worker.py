@@ -9,12 +9,12 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 
 from dst_analyze.sweep.engine import attempt
-from dst_analyze.sweep.parcel import Opened
 from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.trial import Task
 
 
-def work(task: Opened, key: TrialKey, pipe: Connection) -> None:
-    """Run one trial and end."""
+def work(task: Task, key: TrialKey, pipe: Connection) -> None:
+    """Run one trial and end; the task was sent as a `Parcel` and has unpacked itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     os.dup2(2, 1)  # what a user's model prints is no result
     threading.Thread(target=_follow_parent, daemon=True).start()
