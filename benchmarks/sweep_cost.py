@@ -84,6 +84,7 @@ def main() -> None:
         jobs.append(two / one)
         outside.append((inline - spent["score"] - (spent["train"] - spent["read"])) / inline)
         processes.append(one / inline)
+        print(f"seconds: one job {one:.1f}, two jobs {two:.1f}, this process {inline:.1f}", flush=True)
     print(f"--jobs 2 over --jobs 1      {statistics.median(jobs):.3f}  (bar {JOBS_BAR})  {rounded(jobs)}")
     print(f"outside training steps      {statistics.median(outside):.3f}  (bar {OUTSIDE_BAR})  {rounded(outside)}")
     print(f"one worker over this process {statistics.median(processes):.3f}  {rounded(processes)}")
