@@ -31,6 +31,7 @@ lint: $(VENV)/installed-test
 
 bench: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
+	$(BIN)/python benchmarks/sweep_cost.py
 
 dist: $(VENV)/installed-test
 	$(PIP) build

@@ -8,6 +8,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,31 +180,62 @@ def model_options(command: Decorated) -> Decorated:
 @choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step.")
 @choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder.  [default: reports/NAME-HASH]")
-@click.option("--force", is_flag=True, help="Replace the run folder if there is one.")
+@click.option("--resume", is_flag=True, help="Finish a run: train what is missing or damaged in its folder.")
+@click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed.")
+@click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one.")
+@click.option("--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]")
 @click.option("--quiet", is_flag=True, help="Show the result only.")
+@click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there.")
 def analyze(
-    model: str, model_args: tuple[str, ...], debug: bool, out: Path | None, force: bool, quiet: bool, **options: Any
+    model: str,
+    model_args: tuple[str, ...],
+    debug: bool,
+    out: Path | None,
+    resume: bool,
+    retry_failed: bool,
+    force: bool,
+    jobs: int | None,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
-    from dst_analyze.model.loading import parse_model_args
-    from dst_analyze.sweep.grid import run_plan
-    from dst_analyze.sweep.plan import plan_sweep
-    from dst_analyze.terminal import Watch, console, note_text, show, sweep_table, visible
+    from dst_analyze.sweep import processes
 
-    given = {name: value for name, value in options.items() if value is not None}
-    plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, force=force, **given)
-    if quiet:
-        record = run_plan(plan)
-    else:
-        with Watch(plan.manifest, len(list(plan.task.config.trials())), console(stderr=True)) as watch:
-            record = run_plan(plan, watch)
-    from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
+    processes.warm_up()  # workers import torch while this process does
+    try:
+        from dst_analyze.model.loading import parse_model_args
+        from dst_analyze.sweep.events import ReportWritten
+        from dst_analyze.sweep.grid import local_engine, run_plan, what_to_do
+        from dst_analyze.sweep.plan import plan_sweep
+        from dst_analyze.terminal import console, note_text, show, sweep_table, visible
+        from dst_analyze.watch import JsonLines, watching
 
-    page = write_report(record.folder)
-    stdout = console()
-    show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
-    click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
-    return 0 if record.complete else 1
+        given = {name: value for name, value in options.items() if value is not None}
+        existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+        events = JsonLines(sys.stdout)
+        with redirect_stdout(sys.stderr):  # what a user's file prints is no result
+            plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, existing=existing, **given)
+            engine = local_engine(plan, jobs)
+            if as_json:
+                record = run_plan(plan, events, engine)
+            elif quiet:
+                record = run_plan(plan, engine=engine)
+            else:
+                with watching(plan.manifest, console(stderr=True)) as watch:
+                    record = run_plan(plan, watch, engine)
+        from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
+
+        page = write_report(record.folder)
+        if as_json:
+            events(ReportWritten(str(page)))
+        else:
+            stdout = console()
+            show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
+            click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
+        return 0 if record.complete else 1
+    finally:
+        processes.cool_down()
 
 
 @commands.command()

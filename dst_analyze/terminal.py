@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import rich.progress
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
@@ -17,8 +16,7 @@ from dst_analyze.errors import DstError
 
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
-    from dst_analyze.sweep.readings import Progress
-    from dst_analyze.sweep.record import Manifest, Note, SweepRecord
+    from dst_analyze.sweep.record import Note, SweepRecord
 
 _NARROWEST_NAME = 12
 _GAP = 3  # what rich puts between two columns of this box
@@ -93,54 +91,6 @@ def show(where: Console, *parts: RenderableType) -> None:
         if isinstance(part, Table):
             where.width = max(where.width, where.measure(part, options=where.options.update(width=10_000)).maximum)
         where.print(part)
-
-
-class Watch:
-    """Shows a sweep's progress: a bar on a terminal, a line per trial elsewhere."""
-
-    def __init__(self, manifest: Manifest, trials: int, where: Console) -> None:
-        self.manifest, self.trials, self.where = manifest, trials, where
-        self.done = 0
-        self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("steps"),
-            rich.progress.TimeRemainingColumn(),
-            console=where,
-            transient=True,
-            disable=not where.is_terminal,
-        )
-
-    def __enter__(self) -> Watch:
-        data = self.manifest.data
-        loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
-        show(self.where, Text.assemble((loud, "bold yellow"), visible(data.description)))
-        clock = f"thresholds on a clock of {self.manifest.clock:.3g}, on {self.manifest.device}"
-        show(
-            self.where,
-            f"{visible(self.manifest.model.coverage)}\n{self.trials} trials of {self.manifest.steps} steps, {clock}",
-        )
-        if self.manifest.warning:
-            show(self.where, Text.assemble(("! Too short to prune: ", "bold yellow"), visible(self.manifest.warning)))
-        self.bar.start()
-        self.task = self.bar.add_task("", total=self.trials * self.manifest.steps)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        from dst_analyze.sweep.record import alpha_label
-
-        alpha = progress.trial.alpha
-        which = "dense" if alpha is None else f"alpha {alpha_label(alpha)}"
-        kept = "" if progress.remaining is None else f", {progress.remaining:.1%} remain"
-        text = f"{which}, seed {progress.trial.seed}: loss {progress.loss:.3g}{kept}"
-        self.bar.update(self.task, completed=self.done * progress.steps + progress.step, description=text)
-        if progress.step == progress.steps:
-            self.done += 1
-            show(self.where, text)
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

@@ -1,13 +1,28 @@
 """The run folder: written whole or not at all, never over something else, and checked when it is read."""
 
 import json
+import os
+import resource
+import subprocess
+import tempfile
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.ranking.table import export_table, remaining_table
-from dst_analyze.sweep.folder import default_path, draft_folder, read_run, write_text
+from dst_analyze.sweep.events import Notice, nobody
+from dst_analyze.sweep.files import SUMS, sums_of, write_bytes, write_folder
+from dst_analyze.sweep.folder import Head, open_run
+from dst_analyze.sweep.layout import default_path
+from dst_analyze.sweep.lock import locked
+from dst_analyze.sweep.masks import pack_masks, read_masks
+from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import (
     READING_COLUMNS,
     STEP_COLUMNS,
@@ -17,6 +32,7 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
     TrialKey,
+    TrialOutput,
     TrialResult,
     alpha_label,
     late,
@@ -33,7 +49,10 @@ def make_run(
     diverged=(),
     resets=None,
     stand_in=False,
-    force=False,
+    existing="refuse",
+    only=None,
+    notices=nobody,
+    sha256="0",
     **options,
 ):
     """A small run folder, as a sweep would leave it: later layers keep less of their weights, larger alphas too."""
@@ -66,13 +85,13 @@ def make_run(
             uncounted=("aten::strange",),
             notes=("a note",),
         ),
-        data=DataSummary(description="data", stand_in=stand_in, score="accuracy", scored_on="test"),
+        data=DataSummary(description="data", stand_in=stand_in, score="accuracy", scored_on="test", sha256=sha256),
         steps=40,
         optimizer="SGD",
+        threads=1,
     )
-    with draft_folder(path, config, force=force) as draft:
-        draft.write_head(config, manifest, facts)
-        for key in config.trials():
+    with open_run(path, Head(config, manifest, facts), existing, notices) as folder:
+        for key in folder.todo[:only]:
             failed = key.alpha in diverged
             rows = [
                 (step, name, 1 / (1 + i) if step < 30 else 0.5 / (1 + i + rank))
@@ -89,17 +108,27 @@ def make_run(
                 score=None if failed else 0.9,
                 remaining=0.4 if key.alpha and not failed else None,
                 resets=(resets or {}) if key.alpha else {},
-                seconds=1.5,
             )
+            masks = pack_masks({name: np.eye(3, 5) > 0 for name in layers}) if key.alpha and not failed else None
             readings = pd.DataFrame(rows, columns=["step", "layer", "remaining"]).reindex(columns=READING_COLUMNS)
-            draft.write_trial(result, readings, pd.DataFrame(columns=STEP_COLUMNS), b"")
-        draft.commit()
-    return read_run(path)
+            folder.write_trial(TrialOutput(result, readings, pd.DataFrame(columns=STEP_COLUMNS), masks, 1.5))
+    return read_run(path) if only is None else None
+
+
+def files_of(folder, *, timings=False):
+    """Every file by its path: what must be the same, byte for byte, however a run came about."""
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name not in (".lock", "report.html", *([] if timings else ["timing.json"]))
+    }
 
 
 def test_what_is_written_is_read(tmp_path):
     record = make_run(tmp_path / "run", seeds=2)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == [
+        ".lock",
+        "SHA256SUMS",
         "config.json",
         "layers.csv",
         "manifest.json",
@@ -110,6 +139,7 @@ def test_what_is_written_is_read(tmp_path):
     assert list(record.frame.columns) == ["alpha", "seed", *READING_COLUMNS]
     assert len(record.frame) == 2 * 2 * 4 * 2
     assert record.complete
+    assert record.seconds == 5 * 1.5
     assert record.notes() == []
 
 
@@ -155,39 +185,130 @@ def test_notes_say_what_numbers_do_not(tmp_path):
     assert "6 times" in record.notes()[1].text
 
 
-def test_a_run_is_not_repeated_by_accident(tmp_path):
+def test_a_complete_run_is_read_and_not_repeated(tmp_path):
+    first = make_run(tmp_path / "run")
+    before = files_of(tmp_path / "run", timings=True)
+    for existing in ("refuse", "resume", "retry"):
+        again = make_run(tmp_path / "run", existing=existing)
+        assert again.trials == first.trials
+    assert files_of(tmp_path / "run", timings=True) == before
+
+
+def test_another_configuration_is_refused_with_the_difference(tmp_path):
     make_run(tmp_path / "run")
-    before = (tmp_path / "run" / "manifest.json").stat()
-    with pytest.raises(FolderError, match="has been run already") as error:
-        make_run(tmp_path / "run")
-    assert "--force" in error.value.hint
-    with pytest.raises(FolderError, match=r"another run \(seeds \[0\] -> \[0, 1\]\)"):
-        make_run(tmp_path / "run", seeds=2)
-    assert (tmp_path / "run" / "manifest.json").stat() == before
-    assert len(make_run(tmp_path / "run", seeds=2, force=True).config.seeds) == 2
+    before = files_of(tmp_path / "run", timings=True)
+    for existing in ("refuse", "resume", "retry"):
+        with pytest.raises(FolderError, match=r"another run") as error:
+            make_run(tmp_path / "run", seeds=2, lr=0.1, existing=existing)
+        assert "\n    seeds: [0] -> [0, 1]\n    lr: None -> 0.1" in error.value.cause
+        with pytest.raises(FolderError, match=r"data\.sha256: '0' -> '1'"):
+            make_run(tmp_path / "run", sha256="1", existing=existing)
+    assert files_of(tmp_path / "run", timings=True) == before
+    assert len(make_run(tmp_path / "run", seeds=2, existing="force").config.seeds) == 2
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_other_peoples_files_are_left_alone(tmp_path, force):
+def test_resume_finishes_what_is_missing(tmp_path):
+    make_run(tmp_path / "whole")
+    make_run(tmp_path / "run", only=0)
+    make_run(tmp_path / "run", only=1)  # nothing was there yet: no --resume needed
+    with pytest.raises(FolderError, match="in part: 2 of 3 trials are missing") as error:
+        make_run(tmp_path / "run")
+    assert "--resume" in error.value.hint
+    with pytest.raises(FolderError, match="not complete: 2 of 3"):
+        read_run(tmp_path / "run")
+    stamp = (tmp_path / "run" / "trials" / "dense,seed=0" / "trial.json").stat()
+    make_run(tmp_path / "run", existing="resume")
+    assert (tmp_path / "run" / "trials" / "dense,seed=0" / "trial.json").stat() == stamp
+    assert files_of(tmp_path / "run") == files_of(tmp_path / "whole")
+
+
+def test_retry_runs_failures_again_and_resume_leaves_them(tmp_path):
+    make_run(tmp_path / "run", diverged=(1e-3,))
+    assert not make_run(tmp_path / "run", existing="resume").complete
+    assert make_run(tmp_path / "run", existing="retry").complete
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+
+
+DAMAGE = {
+    "flipped": flip,
+    "truncated": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+    "emptied": lambda file: file.write_bytes(b""),
+    "gone": lambda file: file.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["trial.json", "record.csv", "masks.safetensors", "SHA256SUMS"])
+def test_a_damaged_trial_is_named_and_run_again(tmp_path, name, damage):
+    run = tmp_path / "run"
+    make_run(run)
+    before = files_of(run)
+    DAMAGE[damage](run / "trials" / "alpha=0.0001,seed=0" / name)
+    for use in (lambda: read_run(run), lambda: make_run(run)):
+        with pytest.raises(FolderError, match=r"alpha 1e-4, seed 0 cannot be used: \S+ (differs|is|cannot)") as error:
+            use()
+        assert "--resume" in error.value.hint
+    heard = []
+    make_run(run, existing="resume", notices=heard.append)
+    assert [type(event) for event in heard] == [Notice]
+    assert "alpha 1e-4, seed 0" in heard[0].text
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["config.json", "layers.csv"])
+def test_a_damaged_head_is_named_and_written_again(tmp_path, name, damage):
+    run = tmp_path / "run"
+    make_run(run)
+    before = files_of(run)
+    DAMAGE[damage](run / name)
+    with pytest.raises(FolderError, match=name):
+        read_run(run)
+    with pytest.raises(FolderError, match=r"cannot be continued|cannot be used"):
+        make_run(run, existing="resume", lr=0.2)
+    make_run(run, existing="resume")
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize("existing", ["refuse", "resume", "force"])
+def test_other_peoples_files_are_left_alone(tmp_path, existing):
     home = tmp_path / "home"
     home.mkdir()
     (home / "manifest.json").write_text('{"name": "my web page"}')
-    with pytest.raises(FolderError, match="not a run folder"):
-        make_run(home, force=force)
     file = tmp_path / "file"
     file.write_text("text")
-    with pytest.raises(FolderError, match="not a run folder"):
-        make_run(file, force=force)
+    lone = tmp_path / "lone"
+    lone.mkdir()
+    (lone / "config.json").write_text("{}")
+    for path in (home, file, lone):
+        with pytest.raises(FolderError, match="not a run folder"):
+            make_run(path, existing=existing)
     assert file.read_text() == "text"
+    assert (lone / "config.json").read_text() == "{}"
     with pytest.raises(FolderError, match="cannot create"):
-        make_run(file / "below", force=force)
+        make_run(file / "below", existing=existing)
+
+
+@pytest.mark.parametrize("place", ["notes.txt", ".notes.old", "trials/notes.txt", "trials/dense,seed=0/notes.txt"])
+def test_force_deletes_nothing_that_is_not_the_runs(tmp_path, place):
     run = tmp_path / "run"
     make_run(run)
-    (run / "notes.txt").write_text("mine")
-    with pytest.raises(FolderError, match=r"notes\.txt" if force else "already"):
-        make_run(run, force=force)
-    assert (run / "notes.txt").read_text() == "mine"
+    (run / place).write_text("mine")
+    with pytest.raises(FolderError, match=place):
+        make_run(run, existing="force")
+    (run / "trials" / "dense,seed=0" / "trial.json").unlink()
+    if "dense" in place:
+        with pytest.raises(FolderError, match=r"delete files that are not the run's: notes\.txt"):
+            make_run(run, existing="resume")
+    else:
+        make_run(run, existing="resume")
+    assert (run / place).read_text() == "mine"
 
 
 def test_an_empty_folder_may_be_used(tmp_path):
@@ -198,40 +319,101 @@ def test_an_empty_folder_may_be_used(tmp_path):
 def test_force_through_a_link_replaces_the_folder_it_points_to(tmp_path):
     make_run(tmp_path / "run")
     (tmp_path / "link").symlink_to("run")
-    make_run(tmp_path / "link", seeds=2, force=True)
+    make_run(tmp_path / "link", seeds=2, existing="force")
     assert (tmp_path / "link").is_symlink()
     assert len(read_run(tmp_path / "run").config.seeds) == 2
 
 
-def test_a_crash_leaves_nothing_behind(tmp_path):
+def test_a_crash_keeps_what_was_finished_and_its_scraps_go(tmp_path):
+    run = tmp_path / "run"
+    make_run(run, only=1)
+    scrap = run / "trials" / ".alpha=0.0001,seed=0.1.dst-partial"
+    scrap.mkdir()
+    (scrap / "trial.json").write_text("half")
+    (run / ".config.json.1.dst-partial").write_text("half")
+    make_run(run, existing="resume")
+    make_run(tmp_path / "whole")
+    assert files_of(run) == files_of(tmp_path / "whole")
+
+
+def test_a_folder_in_use_names_its_owner(tmp_path):
     make_run(tmp_path / "run")
-    config = SweepConfig.checked(model="m.py")
-    for final in ("run", "new"):
-        with pytest.raises(KeyboardInterrupt), draft_folder(tmp_path / final, config, force=True) as draft:  # noqa: PT012
-            (draft.path / "config.json").write_text("half")
-            raise KeyboardInterrupt
-    assert [p.name for p in tmp_path.iterdir()] == ["run"]
-    read_run(tmp_path / "run")
+    for existing in ("refuse", "resume", "force"):
+        with (
+            locked(tmp_path / "run"),
+            pytest.raises(FolderError, match=rf"written by process {os.getpid()} on \S+, since 20"),
+        ):
+            make_run(tmp_path / "run", existing=existing)
+    make_run(tmp_path / "run")
 
 
-def test_a_finished_run_survives_a_name_that_was_taken_meanwhile(tmp_path):
-    config = SweepConfig.checked(model="m.py")
-    with pytest.raises(FolderError, match="its name") as error, draft_folder(tmp_path / "run", config) as draft:  # noqa: PT012
-        write_text(draft.path / "config.json", "{}")
-        (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "other").write_text("")
-        draft.commit()
-    assert str(draft.path) in error.value.hint
-    assert (draft.path / "config.json").exists()
+def test_what_cannot_be_written_leaves_no_half(tmp_path):
+    """A real full disk is in test_crashes.py; here, a file where a folder must go, and a limit on a file's size."""
+    write_bytes(tmp_path / "file", b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(FolderError, match="cannot write file: File too large") as error:
+            write_bytes(tmp_path / "file", b"x" * 100)
+        assert "--resume" in error.value.hint
+        with pytest.raises(FolderError, match="cannot write folder"):
+            write_folder(tmp_path / "folder", {"a": b"x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"file": b"old"}
+    with pytest.raises(FolderError, match="Not a directory"):
+        write_bytes(tmp_path / "file" / "below", b"")
+
+
+def test_checksums_are_those_of_sha256sum(tmp_path):
+    make_run(tmp_path / "run")
+    for folder in (tmp_path / "run", *(tmp_path / "run" / "trials").iterdir()):
+        subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS], cwd=folder, check=True)
+    assert sums_of({"a": b""}).startswith(b"e3b0c44298fc1c149afbf4c8996fb924")
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(
+            lambda n: n != "__metadata__"
+        ),
+        arrays(bool, array_shapes(max_dims=4, max_side=9)),
+        max_size=5,
+    )
+)
+def test_masks_come_back_bit_for_bit(masks):
+    packed = pack_masks(masks)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "masks.safetensors"
+        path.write_bytes(packed)
+        read = read_masks(path)
+    assert list(read) == list(masks)
+    assert all((read[name] == masks[name]).all() and read[name].shape == masks[name].shape for name in masks)
+    assert packed == pack_masks(masks)
+
+
+def test_masks_take_a_bit_per_weight_and_are_checked(tmp_path):
+    path = tmp_path / "masks.safetensors"
+    path.write_bytes(pack_masks({"fc": np.ones((1000, 1000), bool)}))
+    assert path.stat().st_size < 1000 * 1000 / 8 + 500
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(FolderError, match="masks cannot be read"):
+        read_masks(path)
+    with pytest.raises(FolderError, match="no masks here"):
+        read_masks(tmp_path / "other")
 
 
 def test_damage_is_named(tmp_path):
     run = tmp_path / "run"
 
     def damage(name, text, match):
-        make_run(run, force=True)
+        make_run(run, existing="force")
         file = run / name
         file.unlink() if text is None else file.write_text(text)
+        folder = file.parent
+        names = [line.split("  ")[1] for line in (folder / SUMS).read_text().splitlines()]
+        kept = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+        (folder / SUMS).write_bytes(sums_of(kept))  # as if it had been written that way
         with pytest.raises(FolderError, match=match) as error:
             read_run(run)
         assert error.value.hint
@@ -244,15 +426,21 @@ def test_damage_is_named(tmp_path):
     damage("config.json", json.dumps({**config, "lr": "NaN"}), "lr")
     damage("config.json", json.dumps({**config, "unknown": 1}), "unknown")
     damage("trials/dense,seed=0/trial.json", "[]", "trial.json")
+    other = (run / "trials" / "alpha=0.0001,seed=0" / "trial.json").read_text()
+    damage("trials/dense,seed=0/trial.json", other, "trial.json is of alpha 1e-4")
     damage("trials/alpha=0.0001,seed=0/record.csv", "a,b\n1,2\n", "its columns are")
     damage("trials/alpha=0.0001,seed=0/record.csv", "step,layer,remaining\n1,x,many\n", "record.csv")
-    damage("layers.csv", None, "missing")
-    damage("manifest.json", None, "not a run folder")
+    damage("layers.csv", None, "SHA256SUMS is damaged")
     make_run(tmp_path / "newer")
-    (tmp_path / "newer" / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}, indent=2))
-    for read in (lambda: read_run(tmp_path / "newer"), lambda: make_run(tmp_path / "newer")):
-        with pytest.raises(FolderError, match="format 99, this version reads format 1"):
+    newer = {**manifest, "schema_version": 99, "from the future": 1}
+    (tmp_path / "newer" / "manifest.json").write_text(json.dumps(newer, indent=2))
+    for read in (lambda: read_run(tmp_path / "newer"), lambda: make_run(tmp_path / "newer", existing="resume")):
+        with pytest.raises(FolderError, match="format 99, this version reads format 2") as error:
             read()
+        assert "newer version" in error.value.hint
+    (run / "manifest.json").unlink()
+    with pytest.raises(FolderError, match="not a run folder"):
+        read_run(run)
     with pytest.raises(FolderError, match="no such folder"):
         read_run(tmp_path / "nowhere")
 

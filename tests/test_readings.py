@@ -13,7 +13,6 @@ from dst_analyze.errors import FolderError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.masks import packed, unpacked
 from dst_analyze.sweep.readings import READINGS, SCORES, Readings
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 

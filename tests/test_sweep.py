@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dst_analyze
-from dst_analyze.errors import DataError, ModelError, OptionError
+from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.sweep.digits import load_digits
-from dst_analyze.sweep.grid import run_plan, run_sweep
+from dst_analyze.sweep.events import TrialStep
+from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.plan import plan_sweep
 
 IMAGES, LABELS = load_digits()
@@ -237,16 +238,28 @@ def test_hooks_that_fail_are_named_before_training(tmp_path, text, kind, cause):
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupted_sweep_leaves_nothing(tmp_path):
-    plan = plan_sweep(mlp(), TRAIN, steps=10, out=tmp_path / "run")
+def test_an_interrupted_sweep_keeps_what_was_finished(tmp_path):
+    options = {"alphas": [1e-3], "steps": 10}
 
-    def interrupt(progress):
-        if progress.trial.alpha is not None:
+    def interrupt(event):
+        if isinstance(event, TrialStep) and event.trial.alpha is not None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_plan(plan, interrupt)
-    assert not list(tmp_path.iterdir())
+        run_sweep(mlp(), TRAIN, out=tmp_path / "run", listener=interrupt, **options)
+    assert [p.name for p in (tmp_path / "run" / "trials").iterdir()] == ["dense,seed=0"]
+    heard = []
+    record = run_sweep(mlp(), TRAIN, out=tmp_path / "run", resume=True, listener=heard.append, **options)
+    assert record.complete
+    assert {event.trial.alpha for event in heard if isinstance(event, TrialStep)} == {1e-3}
+    again = run_sweep(mlp(), TRAIN, out=tmp_path / "other", **options)
+    assert record.frame.equals(again.frame)
+
+
+def test_other_data_of_the_same_shape_are_refused(tmp_path):
+    run_sweep(mlp(), TRAIN, alphas=[1e-3], steps=3, out=tmp_path / "run")
+    with pytest.raises(FolderError, match=r"data\.sha256"):
+        run_sweep(mlp(), (TRAIN[0] + 1, TRAIN[1]), alphas=[1e-3], steps=3, out=tmp_path / "run")
 
 
 def test_a_model_object_is_known_by_its_weights(tmp_path):

@@ -10,7 +10,9 @@ from markupsafe import Markup
 
 from dst_analyze.ranking.table import by_reason, export_table, remaining_table
 from dst_analyze.report.figures import pattern_svg
-from dst_analyze.sweep.folder import REPORT, TABLE, read_run, write_csv, write_text
+from dst_analyze.sweep.files import write_csv, write_text
+from dst_analyze.sweep.layout import REPORT, TABLE
+from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, alpha_label
 
 

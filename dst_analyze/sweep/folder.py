@@ -1,129 +1,142 @@
-"""The run folder: the only place that knows its file names, and how to write it whole or not at all."""
+"""Opening a run folder for writing: locked, never over something else, and with each trial whole or not there."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal
 
 import pandas as pd
-from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
+from dst_analyze.sweep.events import Emit, Notice
+from dst_analyze.sweep.files import (
+    SUMS,
+    broken,
+    csv_bytes,
+    is_leftover,
+    leftover,
+    sums_of,
+    sync_folder,
+    write_bytes,
+    write_folder,
+    writing,
+)
+from dst_analyze.sweep.layout import (
+    CONFIG,
+    HEAD,
+    LAYER_COLUMNS,
+    LAYERS,
+    MANIFEST,
+    MASKS,
+    READINGS,
+    REPORT,
+    RESULT,
+    STEPS,
+    TABLE,
+    TIMING,
+    TRIALS,
+    foreign,
+    foreign_in_trial,
+    is_blank,
+    is_run_folder,
+    trial_folder,
+)
+from dst_analyze.sweep.lock import check_unlocked, locked
+from dst_analyze.sweep.reading import Survey, read_head, read_json, survey
 from dst_analyze.sweep.record import (
     READING_COLUMNS,
-    SCHEMA,
     STEP_COLUMNS,
     Json,
     Manifest,
     SweepConfig,
-    SweepRecord,
+    Timing,
     TrialKey,
-    TrialResult,
+    TrialOutput,
 )
 
-J = TypeVar("J", bound=Json)
-
-CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
-TABLE, REPORT = "table.csv", "report.html"
-OURS = {CONFIG, MANIFEST, LAYERS, TRIALS, TABLE, REPORT}
-
-LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
-_NUMBERS = tuple(column for column in READING_COLUMNS if column != "layer")
+Existing = Literal["refuse", "resume", "retry", "force"]
+"""What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
 
 
-def default_path(name: str, config: SweepConfig) -> Path:
-    """``reports/<name>-<8 hex digits of the configuration>``; the name may come from anywhere, so it is tamed."""
-    tame = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name).strip("-.")[:60]
-    return Path("reports") / f"{tame or 'model'}-{config.digest[:8]}"
+@dataclass(frozen=True)
+class Head:
+    """What a run folder says of the whole sweep, known before the first trial."""
+
+    config: SweepConfig
+    manifest: Manifest
+    layers: pd.DataFrame
+
+    def files(self) -> dict[str, bytes]:
+        """The manifest first: it is what makes a folder ours."""
+        files = {
+            MANIFEST: _json_bytes(self.manifest),
+            CONFIG: _json_bytes(self.config),
+            LAYERS: csv_bytes(self.layers[list(LAYER_COLUMNS)]),
+        }
+        return {MANIFEST: files[MANIFEST], SUMS: sums_of(files), **files}
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole: readers see the old text or the new, never half of one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise FolderError(f"cannot write {path.name}: {error.strerror}", place=str(path.parent)) from error
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder that this process alone may write."""
 
+    path: Path
+    manifest: Manifest
+    todo: tuple[TrialKey, ...]
 
-def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
-
-
-class DraftFolder:
-    """A run folder in the making, under a hidden name beside the final one."""
-
-    def __init__(self, path: Path, final: Path, *, replace: bool) -> None:
-        self.path, self.final, self.replace = path, final, replace
-        self.committed = False
-
-    def write_head(self, config: SweepConfig, manifest: Manifest, layers: pd.DataFrame) -> None:
-        write_text(self.path / CONFIG, config.model_dump_json(indent=2) + "\n")
-        write_text(self.path / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-        write_csv(self.path / LAYERS, layers[list(LAYER_COLUMNS)])
-
-    def write_trial(self, result: TrialResult, readings: pd.DataFrame, steps: pd.DataFrame, masks: bytes) -> None:
-        folder = self.path / TRIALS / result.key.name
-        folder.mkdir(parents=True)
-        write_csv(folder / "record.csv", readings[list(READING_COLUMNS)])
-        write_csv(folder / "steps.csv", steps[list(STEP_COLUMNS)])
-        if masks:
-            (folder / "masks.safetensors").write_bytes(masks)
-        write_text(folder / "trial.json", result.model_dump_json(indent=2) + "\n")
-
-    def commit(self) -> None:
-        """Give the folder its name; a finished run is kept even if that name was taken meanwhile."""
-        old = self.final.with_name(f".{self.final.name}.{os.getpid()}.old")
-        try:
-            if self.replace and self.final.exists():
-                self.final.rename(old)
-            self.path.rename(self.final)
-        except OSError as error:
-            self.committed = True
-            raise FolderError(
-                f"cannot give the finished run its name {self.final.name}: {error.strerror}",
-                place=str(self.final.parent),
-                hint=f"the run itself is complete in {self.path}: move it where you want it",
-            ) from error
-        self.committed = True
-        shutil.rmtree(old, ignore_errors=True)
+    def write_trial(self, output: TrialOutput) -> None:
+        files = {
+            RESULT: _json_bytes(output.result),
+            READINGS: csv_bytes(output.readings[list(READING_COLUMNS)]),
+            STEPS: csv_bytes(output.steps[list(STEP_COLUMNS)]),
+        }
+        if output.masks is not None:
+            files[MASKS] = output.masks
+        timing = {TIMING: _json_bytes(Timing(seconds=round(output.seconds, 3)))}
+        write_folder(trial_folder(self.path, output.result.key), files, unsummed=timing)
 
 
 @contextmanager
-def draft_folder(final: Path, config: SweepConfig, *, force: bool = False) -> Iterator[DraftFolder]:
-    """A folder to write a run into, checked before the work starts; left without a commit, nothing remains of it."""
-    final = final.absolute()
-    check_free(final, config, force=force)
-    final = Path(os.path.realpath(final))
-    path = final.with_name(f".{final.name}.{os.getpid()}.partial")
+def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator[RunFolder]:
+    """Lock the folder and bring it into a state in which the missing trials can be added."""
+    check_free(path, head.config, existing)
+    path = Path(os.path.realpath(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(
-            f"cannot create a run folder here: {error.strerror}", place=str(final.parent), hint="choose another --out"
+            f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint="choose another --out"
         ) from error
-    draft = DraftFolder(path, final, replace=force)
-    try:
-        yield draft
-    finally:
-        if not draft.committed:
-            shutil.rmtree(path, ignore_errors=True)
+    with locked(path):
+        check_free(path, head.config, existing, locked=True)  # another process may have come first
+        _remove_leftovers(path)
+        if is_blank(path) or existing == "force":
+            _start(path, head)
+        else:
+            head = _continue(path, head, emit)
+        todo = _todo(path, head.config, existing, emit)
+        if todo:
+            for derived in (TABLE, REPORT):
+                (path / derived).unlink(missing_ok=True)  # of fewer trials than there will be
+        yield RunFolder(path, head.manifest, todo)
 
 
-def check_free(path: Path, config: SweepConfig, *, force: bool = False) -> None:
-    """Refuse a name that is taken or out of reach; `force` frees a run folder of ours that holds nothing else."""
+def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: bool = False) -> None:
+    """Refuse a name that is taken or out of reach, before any work is done for it."""
     above = next(parent for parent in path.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         why = "not writable" if above.is_dir() else "not a folder"
         raise FolderError(f"cannot create a run folder: {above} is {why}", place=str(path), hint="choose another --out")
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+    if path.is_dir() and not os.access(path, os.W_OK):
+        raise FolderError("this folder is not writable", place=str(path), hint="choose another --out")
+    if is_blank(path):
+        if path.exists() and not locked:
+            check_unlocked(path)
         return
     if not is_run_folder(path):
         raise FolderError(
@@ -131,111 +144,130 @@ def check_free(path: Path, config: SweepConfig, *, force: bool = False) -> None:
             place=str(path),
             hint="choose another --out",
         )
-    if force:
-        foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in OURS)
-        if foreign:
+    if not locked:
+        check_unlocked(path)
+    if existing == "force":
+        strange = foreign(path)
+        if strange:
             raise FolderError(
-                f"--force would delete files that are not the run's: {', '.join(foreign[:5])}",
+                f"--force would delete files that are not the run's: {', '.join(strange[:5])}",
                 place=str(path),
                 hint="move them away, or choose another --out",
             )
         return
-    _read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
-    old = _read_json(path / CONFIG, SweepConfig)
-    if old.digest == config.digest:
-        report = f"its report is {path / REPORT}" if (path / REPORT).exists() else f"see `dst-analyze report {path}`"
-        raise FolderError(
-            "this very configuration has been run already", place=str(path), hint=f"{report}; --force runs it again"
-        )
-    then, now = old.model_dump(mode="json"), config.model_dump(mode="json")
-    changes = [f"{key} {then[key]!r} -> {now[key]!r}" for key in now if then[key] != now[key]]
-    raise FolderError(
-        f"this folder holds another run ({'; '.join(changes)})",
-        place=str(path),
-        hint="choose another --out, or --force to replace it",
-    )
+    read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
+    seen = survey(path, config)
+    if broken(path, HEAD) and (existing != "refuse" or not seen.started):
+        return  # whether the head can be written again is known when the new one is
+    _refuse_difference(path, read_head(path)[0], config, "configuration")
+    if existing == "refuse" and seen.started and not seen.complete:
+        raise _incomplete(path, seen)
 
 
-def is_run_folder(path: Path) -> bool:
-    """Whether a folder carries our manifest; what else it says may be damaged or newer."""
-    try:
-        return '"tool": "dst-analyze"' in (path / MANIFEST).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def read_run(path: Path | str) -> SweepRecord:
-    """A run folder as a value, every file of it checked."""
-    path = Path(path)
-    if not is_run_folder(path):
-        raise FolderError(
-            "this is not a run folder of dst-analyze" if path.exists() else "there is no such folder",
-            place=str(path),
-            hint="a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
-        )
-    config = _read_json(path / CONFIG, SweepConfig)
-    manifest = _read_json(path / MANIFEST, Manifest)
-    layers = _read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung"))
-    trials, frames = [], []
-    for key in config.trials():
-        folder = path / TRIALS / key.name
-        result = _read_json(folder / "trial.json", TrialResult)
-        trials.append(result)
-        if key.alpha is not None and result.status == "done":
-            readings = _read_csv(folder / "record.csv", READING_COLUMNS, numbers=_NUMBERS)
-            frames.append(_of_trial(readings, key))
-    frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
-    return SweepRecord(path, config, manifest, layers, tuple(trials), frame)
-
-
-def _no_readings() -> pd.DataFrame:
-    kinds = {"alpha": float, "seed": int, **dict.fromkeys(READING_COLUMNS, float), "step": int, "layer": str}
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
-
-
-def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
-    readings.insert(0, "alpha", key.alpha)
-    readings.insert(1, "seed", key.seed)
-    return readings
-
-
-def _read_json(path: Path, kind: type[J]) -> J:
-    try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, str(error)) from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        if where == "schema_version":
-            raise FolderError(
-                f"this folder was written in format {first['input']!r}, this version reads format {SCHEMA}",
-                place=str(path),
-                hint="use the version of dst-analyze that wrote it (manifest.json names it)",
-            ) from error
-        raise _damaged(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
-
-
-def _read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
-    try:
-        # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
-        if list(frame.columns) != list(columns):
-            raise _damaged(path, f"its columns are {list(frame.columns)}, not {list(columns)}")
-        for name in numbers:
-            frame[name] = pd.to_numeric(frame[name].where(frame[name] != ""))
-    except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
-    except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
-    return frame
-
-
-def _damaged(path: Path, why: str) -> FolderError:
+def _incomplete(path: Path, seen: Survey) -> FolderError:
+    total = len(seen.done) + len(seen.failed) + len(seen.missing) + len(seen.damaged)
+    parts = [f"{len(seen.missing)} of {total} trials are missing"] if seen.missing else []
+    parts += list(seen.damaged.values())
     return FolderError(
-        f"{path.name} cannot be used: {why}",
-        place=str(path.parent),
-        hint="the run folder is damaged: run the sweep again with --force",
+        f"this configuration has been run in part: {'; '.join(parts)}",
+        place=str(path),
+        hint="--resume finishes it, --force starts over",
     )
+
+
+def _start(path: Path, head: Head) -> None:
+    """Put a new head into the folder; what was there goes once the new one is safely on disk beside it."""
+    staged, old = leftover(path / "head", "partial"), leftover(path / "run", "old")
+    with writing(path / MANIFEST):
+        try:
+            staged.mkdir()
+            for name, data in head.files().items():
+                write_bytes(staged / name, data)
+            old.mkdir()
+            # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
+            for name in (REPORT, TABLE, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
+                if (path / name).exists():
+                    (path / name).rename(old / name)
+            for name in head.files():
+                (staged / name).rename(path / name)
+            (path / TRIALS).mkdir()
+            sync_folder(path)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _continue(path: Path, head: Head, emit: Emit) -> Head:
+    """Check that the folder holds this very sweep; returns its head, written again where it was damaged."""
+    why, new = broken(path, HEAD), head.files()
+    (path / TRIALS).mkdir(exist_ok=True)
+    if why:
+        sums = path / SUMS
+        if survey(path, head.config).started and not (sums.exists() and sums.read_bytes() == new[SUMS]):
+            raise FolderError(
+                f"the run folder cannot be continued: {why}", place=str(path), hint="--force starts the sweep over"
+            )
+        emit(Notice(f"{why}: written again"))
+        for name, data in new.items():
+            write_bytes(path / name, data)
+        return head
+    config, manifest = read_head(path)
+    _refuse_difference(path, config, head.config, "configuration")
+    # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
+    same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
+    _refuse_difference(path, manifest, same_threads, "model, data or versions")
+    return Head(config, manifest, head.layers)
+
+
+def _todo(path: Path, config: SweepConfig, existing: Existing, emit: Emit) -> tuple[TrialKey, ...]:
+    seen = survey(path, config)
+    for why in seen.damaged.values():
+        emit(Notice(f"{why}: it is run again"))
+    again = {*seen.missing, *seen.damaged, *(seen.failed if existing == "retry" else ())}
+    for key in again:
+        folder = trial_folder(path, key)
+        strange = foreign_in_trial(folder) if folder.is_dir() else []
+        if strange:
+            raise FolderError(
+                f"running {key.label} again would delete files that are not the run's: {', '.join(strange[:5])}",
+                place=str(folder),
+                hint="move them away",
+            )
+    return tuple(key for key in config.trials() if key in again)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """What a killed process was writing; the lock says that it is not writing any more."""
+    for folder in (path, path / TRIALS):
+        for entry in list(folder.iterdir()) if folder.is_dir() else ():
+            if is_leftover(entry.name) and entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif is_leftover(entry.name):
+                entry.unlink(missing_ok=True)
+
+
+def _refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
+    then, now = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
+    changes = [
+        f"{name}: {then.get(name)!r} -> {now.get(name)!r}"
+        for name in dict.fromkeys((*then, *now))
+        if then.get(name) != now.get(name)
+    ]
+    if changes:
+        raise FolderError(
+            f"this folder holds another run; {what}, there -> now:\n    " + "\n    ".join(changes),
+            place=str(path),
+            hint="choose another --out, or --force to replace it",
+        )
+
+
+def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by dotted name, so that a difference is no longer than it must be."""
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        flat |= _flat(item, f"{prefix}{name}.") if isinstance(item, dict) else {f"{prefix}{name}": item}
+    return flat
+
+
+def _json_bytes(value: Json) -> bytes:
+    return f"{value.model_dump_json(indent=2)}\n".encode()

@@ -1,24 +1,30 @@
-"""The sweep: one trial after another, written to a run folder."""
+"""The sweep: the trials that are missing are run by an engine and written to the run folder as they finish."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from dst_analyze.sweep.folder import draft_folder, read_run
-from dst_analyze.sweep.plan import Plan, plan_sweep
-from dst_analyze.sweep.record import (
-    DEFAULT_BATCH_SIZE,
-    SweepRecord,
+from dst_analyze.errors import OptionError
+from dst_analyze.sweep.engine import Engine, Inline
+from dst_analyze.sweep.events import (
+    Emit,
+    SweepFinished,
+    SweepStarted,
+    TrialFailed,
+    TrialFinished,
+    nobody,
 )
-from dst_analyze.sweep.trial import Listener, ModelSpec, Task, run_trial
-
-_SMALL_STEP = 2e8
-"""Multiply-accumulates of one forward pass below which a second thread does not pay."""
+from dst_analyze.sweep.folder import Existing, Head, open_run
+from dst_analyze.sweep.local import LocalWorkers
+from dst_analyze.sweep.plan import Plan, plan_sweep
+from dst_analyze.sweep.reading import read_run
+from dst_analyze.sweep.record import SweepRecord, TrialOutput
+from dst_analyze.sweep.threads import default_jobs
+from dst_analyze.sweep.trial import ModelSpec
 
 
 def run_sweep(
@@ -27,39 +33,71 @@ def run_sweep(
     *,
     model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
     force: bool = False,
-    listener: Listener | None = None,
+    jobs: int = 1,
+    listener: Emit = nobody,
     **options: Any,
 ) -> SweepRecord:
     """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
 
     ``data`` is what train_data() of a model file may return, or a pair of (train, test); without it the file's own
     are used. ``options`` are the fields of `SweepConfig`: alphas, seeds, epochs or steps, batch_size, lr, include,
-    exclude, threshold, estimator, operator. The run folder is ``out``, else reports/<model>-<hash>.
+    exclude, threshold, estimator, operator. The run folder is ``out``, else reports/<model>-<hash>; a run that is
+    complete there is read, not repeated; ``resume`` finishes one that is not, ``retry_failed`` also runs failed trials
+    again, ``force`` starts over. ``jobs`` above 1 trains in as many worker processes at once, with the same results;
+    a script that asks for it must be importable (``if __name__ == "__main__"``). ``listener`` gets every event.
     """
-    plan = plan_sweep(model, data, model_args=model_args, out=out, force=force, **options)
-    return run_plan(plan, listener)
+    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
+    return run_plan(plan, listener, Inline() if check_jobs(jobs) == 1 else LocalWorkers(jobs, plan.again))
 
 
-def run_plan(plan: Plan, listener: Listener | None = None) -> SweepRecord:
-    """Run the trials of a plan; the run folder appears under its name when all are done."""
+def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> SweepRecord:
+    """Run the trials of a plan that its folder does not hold yet; without an engine, in this process."""
+    engine = engine or Inline()
     config = plan.task.config
-    with draft_folder(plan.out, config, force=plan.force) as draft:
-        draft.write_head(config, plan.manifest, plan.task.traced.frame().rename(columns={"name": "layer"}))
-        with _threads(plan.task):
-            for key in config.trials():
-                draft.write_trial(*run_trial(plan.task, key, listener or (lambda progress: None)))
-        draft.commit()
-    return read_run(plan.out)
+    head = Head(config, plan.manifest, plan.task.traced.frame().rename(columns={"name": "layer"}))
+    with open_run(plan.out, head, plan.existing, emit) as folder:
+        task = replace(plan.task, threads=folder.manifest.threads)
+        total = len(list(config.trials()))
+        done = total - len(folder.todo)
+        emit(SweepStarted(str(plan.out), total, done, task.steps, min(engine.jobs, total), task.threads))
+        with closing(engine.run(task, folder.todo, emit)) as outputs:
+            for output in outputs:
+                folder.write_trial(output)
+                emit(_ended(output))
+        record = read_run(plan.out)
+        emit(SweepFinished(str(plan.out), record.complete))
+    return record
 
 
-@contextmanager
-def _threads(task: Task) -> Iterator[None]:
-    """One thread for a small model: more of them wait for each other longer than they compute."""
-    before = torch.get_num_threads()
-    per_step = task.traced.macs * (task.config.batch_size or DEFAULT_BATCH_SIZE)
-    torch.set_num_threads(1 if per_step < _SMALL_STEP else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def local_engine(plan: Plan, jobs: int | None) -> LocalWorkers:
+    """Worker processes, as many as asked for, else as many as pay."""
+    if jobs is None:
+        trials = len(list(plan.task.config.trials()))
+        jobs = default_jobs(plan.task.threads, trials, plan.task.traced.params)
+    return LocalWorkers(check_jobs(jobs), plan.again)
+
+
+def check_jobs(jobs: int) -> int:
+    if jobs < 1:
+        raise OptionError(f"{jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
+    return jobs
+
+
+def what_to_do(*, resume: bool, retry_failed: bool, force: bool) -> Existing:
+    """What three switches mean for a run that is there already."""
+    if force and (resume or retry_failed):
+        raise OptionError(
+            "--force starts over, --resume and --retry-failed go on: they exclude each other", hint="give one of them"
+        )
+    return "force" if force else "retry" if retry_failed else "resume" if resume else "refuse"
+
+
+def _ended(output: TrialOutput) -> TrialFinished | TrialFailed:
+    result, seconds = output.result, round(output.seconds, 3)
+    if result.status == "done":
+        return TrialFinished(result.key, result.loss, result.score, result.remaining, seconds)
+    return TrialFailed(result.key, result.status, result.reason, seconds)

@@ -1,35 +1,50 @@
-"""Masks as bytes: one bit per weight, in the safetensors format. No torch: whoever reads a run folder may read them."""
+"""Final masks on disk: one bit per weight, in a safetensors file that is read without torch."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from dst_analyze.errors import FolderError
 
-_SHAPES = "shapes"
+Mask = npt.NDArray[np.bool_]
+
+_PACKING = "numpy.packbits of the mask in C order"
 
 
-def packed(masks: Mapping[str, np.ndarray]) -> bytes:
-    """Masks by layer, eight weights to a byte; their shapes lie beside them, as JSON in bytes."""
-    shapes = json.dumps({name: mask.shape for name, mask in masks.items()}).encode()
-    bits = {f"mask.{name}": np.packbits(mask.ravel()) for name, mask in masks.items()}
-    made: bytes = save({_SHAPES: np.frombuffer(shapes, np.uint8), **bits})
-    return made
+def pack_masks(masks: Mapping[str, Mask]) -> bytes:
+    """Masks by layer name as the bytes of a safetensors file."""
+    about = {"packing": _PACKING, "shapes": {name: list(mask.shape) for name, mask in masks.items()}}
+    # One entry only: safetensors writes several in an order that changes from run to run.
+    packed: bytes = save({name: np.packbits(mask) for name, mask in masks.items()}, {"masks": json.dumps(about)})
+    return packed
 
 
-def unpacked(data: bytes, *, place: str = "") -> dict[str, np.ndarray]:
-    """The masks as booleans in the shapes of their weights."""
+def read_masks(path: Path | str) -> dict[str, Mask]:
+    """The masks of a trial, by layer name in network order: `masks.safetensors` of its folder."""
+    path = Path(path)
     try:
-        arrays = load(data)
-        shapes = json.loads(arrays[_SHAPES].tobytes())
+        data = path.read_bytes()
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        about = json.loads(header["__metadata__"]["masks"])
+        packed = load(data)
         return {
-            name: np.unpackbits(arrays[f"mask.{name}"], count=math.prod(shape)).astype(bool).reshape(shape)
-            for name, shape in shapes.items()
+            name: np.unpackbits(packed[name], count=math.prod(shape)).astype(bool).reshape(shape)
+            for name, shape in about["shapes"].items()
         }
-    except Exception as error:  # safetensors raises errors of its own kind, the rest follows from damage
-        raise FolderError(f"the masks cannot be read: {error}", place=place, hint="run the sweep again") from error
+    except FileNotFoundError:
+        raise FolderError(
+            "there are no masks here", place=str(path), hint="masks are kept for every alpha's trial that ended well"
+        ) from None
+    except Exception as error:  # truncated or foreign bytes fail in many ways
+        raise FolderError(
+            f"the masks cannot be read: {type(error).__name__}: {error}",
+            place=str(path),
+            hint="--resume runs the trial again",
+        ) from error

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.example import find_example_inputs
@@ -30,8 +30,10 @@ from dst_analyze.sweep.data import (
 )
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
-from dst_analyze.sweep.folder import check_free, default_path
+from dst_analyze.sweep.fingerprint import data_sha256, model_sha256
+from dst_analyze.sweep.folder import Existing, check_free
 from dst_analyze.sweep.forecast import forecast, warning
+from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.objective import is_classification, main_output, split_batch
 from dst_analyze.sweep.recipe import DEFAULT_STEPS, Recipe
@@ -44,6 +46,7 @@ from dst_analyze.sweep.record import (
     SweepConfig,
 )
 from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
+from dst_analyze.sweep.threads import threads_per_trial
 from dst_analyze.sweep.train import evaluate
 from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded
 from dst_analyze.version import __version__
@@ -56,7 +59,27 @@ class Plan:
     task: Task
     manifest: Manifest
     out: Path
-    force: bool
+    existing: Existing
+    again: Request | None  # how another process can plan the same, if it can
+
+
+@dataclass(frozen=True)
+class Request:
+    """A plan to be made again elsewhere: by a worker that cannot be handed the data."""
+
+    model: ModelSpec
+    data: str | None
+    root: Path
+    args: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+    def task(self) -> Task:
+        """Nothing is downloaded: the first plan has done that, if it was asked to."""
+        return _planned(self.model, self.data, self.root, False, self.args, self.options, _unchecked)[1]
+
+
+def _unchecked(name: str, config: SweepConfig) -> None:
+    """The folder is the first plan's business."""
 
 
 def plan_sweep(
@@ -65,31 +88,53 @@ def plan_sweep(
     *,
     model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
-    force: bool = False,
+    existing: Existing = "refuse",
     data_root: Path | str = DEFAULT_ROOT,
     download: bool = False,
     **options: Any,
 ) -> Plan:
     """Check everything that can be checked without training: options, model, folder, data, one step on one batch."""
     args = dict(model_args or {})
+    paths: list[Path] = []
+
+    def check(name: str, config: SweepConfig) -> None:
+        paths.append(Path(out) if out is not None else default_path(name, config))
+        check_free(paths[0], config, existing)
+
+    root = Path(data_root)
+    loaded, task, summary = _planned(model, data, root, download, args, options, check)
+    named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
+    again = Request(model, data, root, args, options) if named else None
+    return Plan(task, _manifest(loaded, task, summary), paths[0], existing, again)
+
+
+def _planned(
+    model: ModelSpec,
+    data: Any,
+    root: Path,
+    download: bool,
+    args: Mapping[str, Any],
+    options: Mapping[str, Any],
+    check: Callable[[str, SweepConfig], None],
+) -> tuple[LoadedModel, Task, DataSummary]:
+    """The task; ``check`` is asked about the model's name and configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
     with seeded(config.seeds[0]):
         loaded = load_model(model, model_args=args)
         if isinstance(data, str):
-            found = _named_data(loaded, data, config, Path(data_root), download=download)
+            found = _named_data(loaded, data, config, root, download=download)
         else:
             found = _given_data(loaded, data, config)
         config = config.model_copy(
             update={
                 "model": loaded.spec,
-                "model_sha256": _fingerprint(loaded, model),
+                "model_sha256": model_sha256(loaded, model),
                 "data": found.description if found and data is not None else data or "",
             }
         )
-        path = Path(out) if out is not None else default_path(loaded.name, config)
-        check_free(path, config, force=force)
+        check(loaded.name, config)
         traced = _traced(loaded, found, config)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
         steps = _steps(config, found.train)
@@ -103,16 +148,19 @@ def plan_sweep(
             accuracy=False,
             recipe=_recipe(loaded, config, steps),
             device=device,
+            threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
         )
         task = replace(task, accuracy=_tried(task, loaded))
+        digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
         stand_in=stand_in,
         score="accuracy" if task.accuracy else "loss",
         scored_on="test" if found.test else "train",
+        sha256=digest,
     )
-    return Plan(task, _manifest(loaded, task, summary), path, force)
+    return loaded, task, summary
 
 
 @dataclass(frozen=True)
@@ -263,25 +311,17 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
     return objective.accuracy
 
 
-def _fingerprint(loaded: LoadedModel, model: ModelSpec) -> str | None:
-    """SHA-256 of the model's file; of a model that came as an object, of its structure and weights."""
-    if loaded.file is not None:
-        return hashlib.sha256(loaded.file.read_bytes()).hexdigest()
-    if not isinstance(model, nn.Module):
-        return None
-    digest = hashlib.sha256(repr(model).encode())
-    for tensor in model.state_dict().values():
-        if isinstance(tensor, torch.Tensor):
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
     initial = Magnitudes(task.mask(loaded.model).layer_weights())
     expected = forecast(task.recipe, config.alphas, initial)
     return Manifest(
-        versions={"dst-analyze": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        versions={
+            "dst-analyze": __version__,
+            "torch": torch.__version__,
+            "numpy": metadata.version("numpy"),
+            "python": platform.python_version(),
+        },
         model=ModelSummary(
             name=loaded.name,
             spec=loaded.spec,
@@ -298,6 +338,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         ),
         data=data,
         steps=task.steps,
+        threads=task.threads,
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
         device=task.device.describe(),

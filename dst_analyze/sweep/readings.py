@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from dst_analyze.masking.layer import MaskedLayer
 from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.sweep.events import Emit, TrialStep
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, late
 
@@ -18,33 +19,21 @@ READINGS = 40
 """How many times a trial looks at its masks: ten of them in the quarter that counts."""
 SCORES = 5
 """How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
+PULSE = 0.5
+"""Seconds after which a trial says where it stands, between two readings too."""
 _SCORED_AFTER = 60  # steps at least
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a trial stands, for whoever is watching."""
-
-    trial: TrialKey
-    step: int
-    steps: int
-    loss: float
-    remaining: float | None  # None in the dense trial
-    score: float | None = None  # the last one read, on a part of the test data
-
-
-Listener = Callable[[Progress], None]
 
 
 class Readings:
     """Collects the readings of one trial; `on_step` is what training calls."""
 
     def __init__(
-        self, key: TrialKey, model: nn.Module | MaskedModel, steps: int, score: Callable[[], float], listener: Listener
+        self, key: TrialKey, model: nn.Module | MaskedModel, steps: int, score: Callable[[], float], emit: Emit
     ) -> None:
-        self.key, self.steps, self.score, self.listener = key, steps, score, listener
+        self.key, self.steps, self.score, self.emit = key, steps, score, emit
+        self.told = time.monotonic()
         self.masked = model if isinstance(model, MaskedModel) else None
         self.initial = Magnitudes(self.masked.layer_weights()) if self.masked else None
         self.every = max(1, steps // READINGS)
@@ -56,8 +45,14 @@ class Readings:
 
     def on_step(self, step: int, loss: float) -> None:
         self.losses.append(loss)
+        now = time.monotonic()
         if step % self.every and step != self.steps:
+            if now - self.told >= PULSE:
+                self.told = now
+                remaining = self.totals[-1][3] if self.totals else None
+                self.emit(TrialStep(self.key, step, self.steps, loss, remaining, self.last_score))
             return
+        self.told = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
         if step - self.scored_at >= max(_SCORED_AFTER, self.steps // SCORES):
@@ -66,7 +61,7 @@ class Readings:
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
         self.totals.append((step, mean, score, remaining))
-        self.listener(Progress(self.key, step, self.steps, mean, remaining, self.last_score))
+        self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score))
 
     def _read_layers(self, step: int) -> float:
         """One row per layer; returns the model's remaining ratio."""

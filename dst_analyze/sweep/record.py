@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 
 from dst_analyze.errors import OptionError
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 DEFAULT_ALPHAS = (1e-4, 3e-4, 1e-3)
 DEFAULT_BATCH_SIZE = 64
 
@@ -135,23 +135,34 @@ class TrialKey:
         """The trial's folder, ``alpha=1e-05,seed=0``: every digit of alpha, so that no two trials share one."""
         return f"{'dense' if self.alpha is None else f'alpha={self.alpha!r}'},seed={self.seed}"
 
+    @property
+    def label(self) -> str:
+        """The trial as a reader is told of it."""
+        return f"{'dense' if self.alpha is None else f'alpha {alpha_label(self.alpha)}'}, seed {self.seed}"
+
 
 class TrialResult(Json):
     """How one trial ended. ``remaining`` is the median over the last quarter of training; loss and score are tests."""
 
     alpha: float | None
     seed: int
-    status: Literal["done", "diverged"]
+    status: Literal["done", "diverged", "failed"]
+    reason: str = ""  # why it did not end well
     steps: int
     loss: float | None = None
     score: float | None = None
     remaining: float | None = None
     resets: dict[str, int] = {}
-    seconds: float
 
     @property
     def key(self) -> TrialKey:
         return TrialKey(self.alpha, self.seed)
+
+
+class Timing(Json):
+    """Wall-clock time of a trial: the one thing about it that is never the same twice, so it is kept apart."""
+
+    seconds: float
 
 
 class SkippedLayer(Json):
@@ -185,6 +196,7 @@ class DataSummary(Json):
     stand_in: bool
     score: Literal["accuracy", "loss"]
     scored_on: Literal["test", "train"]
+    sha256: str  # of the tensors; of the first batches where the data come through a loader
 
 
 class Forecast(Json):
@@ -200,7 +212,7 @@ class Manifest(Json):
     """Who wrote a run folder, from what, with which versions."""
 
     tool: Literal["dst-analyze"] = "dst-analyze"
-    schema_version: Literal[1] = SCHEMA
+    schema_version: Literal[2] = SCHEMA
     versions: dict[str, str]
     model: ModelSummary
     data: DataSummary
@@ -210,6 +222,18 @@ class Manifest(Json):
     device: str = "cpu"
     forecast: tuple[Forecast, ...] = ()
     warning: str = ""
+    threads: int  # per trial: torch adds in another order with another number of them
+
+
+@dataclass(frozen=True)
+class TrialOutput:
+    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` as they are written."""
+
+    result: TrialResult
+    readings: pd.DataFrame
+    steps: pd.DataFrame
+    masks: bytes | None
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -230,6 +254,7 @@ class SweepRecord:
     layers: pd.DataFrame
     trials: tuple[TrialResult, ...]
     frame: pd.DataFrame
+    seconds: float  # of all trials together
 
     @property
     def complete(self) -> bool:
@@ -265,14 +290,14 @@ class SweepRecord:
             notes.append(Note("Too short to prune", self.manifest.warning))
         for trial in self.trials:
             if trial.status == "diverged":
-                which = "the dense trial" if trial.alpha is None else f"alpha {alpha_label(trial.alpha)}"
-                notes.append(
-                    Note(
-                        "Diverged",
-                        f"The loss of {which}, seed {trial.seed}, was no longer finite at step {trial.steps}: "
-                        "the trial is left out. A lower learning rate may help.",
-                    )
+                text = (
+                    f"The loss of {trial.key.label} was no longer finite at step {trial.steps}: "
+                    "the trial is left out. A lower learning rate may help."
                 )
+                notes.append(Note("Diverged", text))
+            elif trial.status == "failed":
+                text = f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again."
+                notes.append(Note("Failed", text))
         flat = [a for a in self.config.alphas if (ratio := self.remaining(a)) is not None and ratio > UNPRUNED]
         if flat:
             notes.append(

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -24,13 +23,12 @@ from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.sweep.data import Batches
 from dst_analyze.sweep.device import Device
-from dst_analyze.sweep.masks import packed
+from dst_analyze.sweep.events import Emit
+from dst_analyze.sweep.masks import pack_masks
 from dst_analyze.sweep.objective import LossHook, Objective
-from dst_analyze.sweep.readings import Listener as Listener
-from dst_analyze.sweep.readings import Progress as Progress
 from dst_analyze.sweep.readings import Readings
 from dst_analyze.sweep.recipe import Recipe
-from dst_analyze.sweep.record import SweepConfig, TrialKey, TrialResult
+from dst_analyze.sweep.record import SweepConfig, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
@@ -61,6 +59,7 @@ class Task:
     accuracy: bool
     recipe: Recipe
     device: Device = field(default_factory=Device)
+    threads: int = 1
     loss: LossHook | None = None
 
     def objective(self, model: nn.Module) -> Objective:
@@ -77,8 +76,8 @@ class Task:
         )
 
 
-def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResult, pd.DataFrame, pd.DataFrame, bytes]:
-    """The trial's result, what was read on the way, of each layer and of the model, and the final masks."""
+def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
+    """One training from a fresh model: how it ended, what was read meanwhile, the final masks."""
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
@@ -89,7 +88,7 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         objective = task.objective(built)
         optimizer, schedule = task.recipe.start(model)
         few = list(islice(task.test_data.once(), SCORED_BATCHES))
-        readings = Readings(key, model, task.steps, lambda: evaluate(model, few, objective, task.device)[1], listener)
+        readings = Readings(key, model, task.steps, lambda: evaluate(model, few, objective, task.device)[1], emit)
         try:
             train(
                 model,
@@ -116,10 +115,13 @@ def run_trial(task: Task, key: TrialKey, listener: Listener) -> tuple[TrialResul
         score=score,
         remaining=readings.remaining(),
         resets=readings.resets(),
-        seconds=round(time.perf_counter() - started, 3),
+        reason="" if status == "done" else f"the loss was no longer finite at step {step}",
     )
-    final = {name: mask.cpu().numpy() for name, mask in model.masks().items()} if isinstance(model, MaskedModel) else {}
-    return result, readings.layer_frame(), readings.step_frame(), packed(final) if final else b""
+    masks = None
+    if isinstance(model, MaskedModel) and status == "done":
+        masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
+    seconds = time.perf_counter() - started
+    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
 @contextmanager

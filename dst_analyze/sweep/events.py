@@ -1,0 +1,116 @@
+"""What happens in a sweep, as one stream of events: bars, lines and JSON are only ways of showing it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dst_analyze.sweep.record import TrialKey
+
+
+@dataclass(frozen=True)
+class SweepStarted:
+    """``done`` of the trials are in the folder already."""
+
+    folder: str
+    trials: int
+    done: int
+    steps: int
+    jobs: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class TrialStarted:
+    trial: TrialKey
+    steps: int
+
+
+@dataclass(frozen=True)
+class TrialStep:
+    """Where a trial stands; ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet."""
+
+    trial: TrialKey
+    step: int
+    steps: int
+    loss: float
+    remaining: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class TrialFinished:
+    """The trial ended well and stands in the run folder."""
+
+    trial: TrialKey
+    loss: float | None
+    score: float | None
+    remaining: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrialFailed:
+    """The trial diverged or could not be run; that too stands in the run folder."""
+
+    trial: TrialKey
+    status: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrialRetried:
+    """The trial's worker was killed; it starts again."""
+
+    trial: TrialKey
+    reason: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something a user should know, that stops nothing."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SweepFinished:
+    """``complete``: every trial ended well."""
+
+    folder: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class ReportWritten:
+    report: str
+
+
+Event = (
+    SweepStarted
+    | TrialStarted
+    | TrialStep
+    | TrialFinished
+    | TrialFailed
+    | TrialRetried
+    | Notice
+    | SweepFinished
+    | ReportWritten
+)
+Emit = Callable[[Event], None]
+
+
+def nobody(event: Event) -> None:
+    """The listener of a sweep that nobody watches."""
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON: the event's name, the trial as alpha and seed, the other fields as they are."""
+    fields = dataclasses.asdict(event)
+    trial = fields.pop("trial", {})
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    return json.dumps({"event": name, **trial, **fields}, allow_nan=False)

@@ -1,0 +1,154 @@
+"""Trials in processes of this machine, several at once: each trial in a fresh one, so that none can touch another."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send tensors as shared memory
+
+from dst_analyze.sweep.engine import Inline, failed
+from dst_analyze.sweep.events import Emit, Notice, TrialRetried
+from dst_analyze.sweep.parcel import Parcel, Rebuilt
+from dst_analyze.sweep.plan import Request
+from dst_analyze.sweep.processes import context, warm_up
+from dst_analyze.sweep.record import TrialKey, TrialOutput
+from dst_analyze.sweep.trial import Task
+from dst_analyze.sweep.worker import work
+
+ATTEMPTS = 2  # a worker that was killed may have been unlucky once: memory ran short, somebody cleaned up
+_UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
+
+
+class LocalWorkers:
+    """Up to ``jobs`` worker processes; ``again`` is how a worker plans the task itself if it cannot be sent."""
+
+    def __init__(self, jobs: int, again: Request | None = None) -> None:
+        self.jobs, self.again = jobs, again
+
+    def run(self, task: Task, keys: Iterable[TrialKey], emit: Emit) -> Generator[TrialOutput, None, None]:
+        crew = _Crew(task, keys, self.again, emit)
+        if crew.waiting:
+            warm_up()
+        try:
+            while crew.waiting or crew.running:
+                while crew.waiting and len(crew.running) < self.jobs and crew.parcel is not None:
+                    crew.start()
+                if crew.parcel is None and not crew.running:
+                    yield from Inline().run(task, crew.waiting, emit)
+                    return
+                for worker in crew.ready():
+                    output = crew.hear(worker)
+                    if output is not None:
+                        yield output
+        finally:
+            crew.disband()
+
+
+@dataclass
+class _Worker:
+    """A process at work on a trial."""
+
+    key: TrialKey
+    process: BaseProcess
+    pipe: Connection
+    started: float
+    heard: bool = False
+
+    def epitaph(self) -> str:
+        code = self.process.exitcode or 0
+        if code < 0:
+            return f"its worker process was killed by {signal.Signals(-code).name}"
+        return f"its worker process ended by itself with exit code {code}, see its messages above"
+
+
+class _Crew:
+    """The workers of one sweep: who waits, who runs, and what to do about those that die."""
+
+    def __init__(self, task: Task, keys: Iterable[TrialKey], again: Request | None, emit: Emit) -> None:
+        self.emit, self.again = emit, again
+        self.waiting, self.running = deque(keys), list[_Worker]()
+        self.parcel: Parcel | Rebuilt | None = Parcel(task)
+        self.killed: Counter[TrialKey] = Counter()
+
+    def start(self) -> None:
+        """Send the next trial to a new worker."""
+        key = self.waiting[0]
+        ours, theirs = context().Pipe(duplex=False)
+        # No daemon: a user's DataLoader may have workers of its own.
+        process = context().Process(target=work, args=(self.parcel, key, theirs), daemon=False)  # type: ignore[attr-defined]
+        try:
+            process.start()
+        except _UNSENDABLE as error:
+            ours.close()
+            self._send_less(f"{type(error).__name__}: {error}")
+            return
+        finally:
+            theirs.close()
+        self.waiting.popleft()
+        self.running.append(_Worker(key, process, ours, time.perf_counter()))
+
+    def ready(self) -> list[_Worker]:
+        """Wait until workers have something to say, or have died."""
+        said = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
+        return [worker for worker in self.running if said & {worker.pipe, worker.process.sentinel}]
+
+    def hear(self, worker: _Worker) -> TrialOutput | None:
+        """Pass on a worker's events; its output once it is there, or if it never will be."""
+        try:
+            while worker.pipe.poll():
+                said: Any = worker.pipe.recv()
+                worker.heard = True
+                if isinstance(said, TrialOutput):
+                    self._leave(worker)
+                    return said
+                self.emit(said)
+            if worker.process.is_alive():
+                return None
+        except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of a message
+            pass
+        self._leave(worker)
+        return self._died(worker)
+
+    def disband(self) -> None:
+        for worker in self.running:
+            worker.process.kill()
+        while self.running:
+            self._leave(self.running[0])
+
+    def _leave(self, worker: _Worker) -> None:
+        self.running.remove(worker)
+        worker.process.join()
+        worker.pipe.close()
+
+    def _died(self, worker: _Worker) -> TrialOutput | None:
+        reason = worker.epitaph()
+        if (worker.process.exitcode or 0) < 0:
+            self.killed[worker.key] += 1
+            if self.killed[worker.key] < ATTEMPTS:
+                self.emit(TrialRetried(worker.key, reason))
+                self.waiting.appendleft(worker.key)
+                return None
+            reason += f", {ATTEMPTS} times"
+        elif not worker.heard and isinstance(self.parcel, Parcel) and self.again is not None:
+            self._send_less("a worker could not read them")
+            self.waiting.appendleft(worker.key)
+            return None
+        return failed(worker.key, reason, time.perf_counter() - worker.started)
+
+    def _send_less(self, why: str) -> None:
+        if isinstance(self.parcel, Parcel) and self.again is not None:
+            self.parcel = Rebuilt(self.again)
+            self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
+        else:
+            self.parcel = None
+            self.emit(
+                Notice(f"the model or its data cannot be sent to workers ({why}): one trial at a time, right here")
+            )

@@ -1,0 +1,53 @@
+"""Processes for workers, without importing torch: the command line starts them before it imports torch itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.context import BaseContext
+
+# A server process imports torch once and forks a worker per trial. It starts fresh, has trained nothing and holds no
+# lock, so that forking it is safe, as forking a process in which torch has used its threads is not.
+_FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
+
+
+def context() -> BaseContext:
+    return multiprocessing.get_context("forkserver" if _FORKSERVER else "spawn")
+
+
+def warm_up() -> None:
+    """Let the server import what workers need while this process is still busy planning."""
+    if _FORKSERVER:
+        from multiprocessing import forkserver
+
+        # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
+        forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "dst_analyze.sweep.parcel", "torch._dynamo"])
+        with _ctrl_c_ignored():  # by the server for good: a child is born with what its parent ignores
+            forkserver.ensure_running()
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # the only one that may say so
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def cool_down() -> None:
+    """End the server at once; by itself it would notice only after it has imported everything."""
+    if _FORKSERVER:
+        from multiprocessing import forkserver
+
+        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

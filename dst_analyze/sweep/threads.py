@@ -1,0 +1,61 @@
+"""How many threads a trial gets, and how many trials run at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE
+
+SMALL_STEP = 2e8
+"""Multiply-accumulates of one forward pass that one thread gets through before a second one pays."""
+
+MOST_THREADS = 8
+_COPIES = 8
+"""Floats per parameter that a trial holds: weights, masked weights, gradients, momentum, and room to move."""
+
+
+def threads_per_trial(macs: int, batch_size: int | None) -> int:
+    """Threads of one trial, by the model's size and the machine, never by how many trials run beside it.
+
+    Torch adds in another order with another number of threads: if they depended on ``--jobs``, so would the results.
+    At most half the cores, as trials are independent and threads are not: two trials on one core each beat one
+    trial after the other on two.
+    """
+    wanted = int(macs * (batch_size or DEFAULT_BATCH_SIZE) / SMALL_STEP)
+    return max(1, min(wanted, MOST_THREADS, cores() // 2, torch.get_num_threads()))
+
+
+def default_jobs(threads: int, trials: int, params: int) -> int:
+    """As many trials at once as there are cores and memory for.
+
+    Measured once, the demo's 4 trials of 600 steps on 2 cores that others kept busy (load 7): 95 s with the default of
+    two at once, 94 s with one. `benchmarks/sweep_cost.py` gives the ratio; on a quiet machine it is still to be taken.
+    """
+    fits = _free_memory() // 2 // max(1, _COPIES * 4 * params)
+    return max(1, min(cores() // threads, trials, fits))
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _free_memory() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62  # not told on this system
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

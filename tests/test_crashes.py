@@ -1,0 +1,266 @@
+"""Real kills of real processes: whatever happens to a sweep, resumed it ends as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_folder import files_of
+
+from dst_analyze.errors import FolderError
+from dst_analyze.sweep.lock import locked
+
+ROOT = Path(__file__).parents[1]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PYTHONWARNINGS": "error"}
+
+MODEL = """
+import os, signal, time
+import torch
+from torch import nn
+
+def build_model():
+    return nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4))
+
+def train_data():
+    x = torch.randn(256, 20, generator=torch.Generator().manual_seed(0))
+    return x, x[:, :4].argmax(1)
+
+test_data = train_data
+
+def loss(outputs, batch):
+    {inject}
+    return nn.functional.cross_entropy(outputs, batch[1])
+"""
+ARGS = ("--alphas", "1e-3,3e-3", "--seeds", "2", "--steps", "60", "--lr", "0.1")
+
+
+def write(folder, inject="pass"):
+    (folder / "m.py").write_text(MODEL.replace("{inject}", inject.replace("\n", "\n    ")))
+
+
+def start(folder, *args, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "dst_analyze", "m.py", "--out", "run", "--json", *args],
+        cwd=folder,
+        env=ENV,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def finish(folder, *args, code=0, **options):
+    """Run to the end; the events and what was said."""
+    process = start(folder, *args, **options)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return [json.loads(line) for line in out.splitlines()], err
+
+
+def members(group):
+    """Processes of a group that live: zombies wait for somebody else."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            except OSError:
+                continue
+            if int(pgrp) == group and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+def gone(group, seconds):
+    deadline = time.monotonic() + seconds
+    while members(group) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not members(group)
+
+
+def events_until(process, wanted):
+    """Read events until one satisfies a condition."""
+    for line in process.stdout:
+        event = json.loads(line)
+        if wanted(event):
+            return event
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The sweep that nobody disturbs, with one worker."""
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder)
+    finish(folder, *ARGS, "--jobs", "1")
+    return files_of(folder / "run")
+
+
+def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
+    write(tmp_path)
+    events, _ = finish(tmp_path, *ARGS, "--jobs", "2")
+    assert events[0]["jobs"] == 2
+    assert [event["event"] for event in events].count("trial_finished") == 5
+    assert [event["event"] for event in events[-2:]] == ["sweep_finished", "report_written"]
+    assert files_of(tmp_path / "run") == whole
+    assert {name.rpartition("/")[2] for name in whole} == {
+        "config.json", "manifest.json", "layers.csv", "SHA256SUMS", "table.csv",
+        "trial.json", "record.csv", "masks.safetensors",
+    }  # fmt: skip
+
+
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
+    write(tmp_path)
+    rng = random.Random(os.environ.get("DST_KILL_SEED", "kills"))
+    kills = 0
+    for _ in range(4):
+        process = start(tmp_path, *ARGS, "--resume", "--jobs", str(rng.choice([1, 2])))
+        left = rng.randrange(60)
+
+        def countdown(event):
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        events_until(process, countdown)
+        time.sleep(rng.random() * 0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        kills += process.returncode == -signal.SIGKILL
+        assert gone(process.pid, 5)
+    assert kills >= 3
+    finish(tmp_path, *ARGS, "--resume")
+    assert files_of(tmp_path / "run") == whole
+    assert not list((tmp_path / "run").rglob("*.dst-*"))
+
+
+def test_workers_die_with_a_parent_that_is_killed_alone_and_its_lock_is_free(tmp_path, whole):
+    write(tmp_path, "time.sleep(0.05)")
+    process = start(tmp_path, *ARGS, "--jobs", "2")
+    events_until(process, lambda event: event["event"] == "trial_step")
+    owner = json.loads((tmp_path / "run" / ".owner.json").read_text())
+    assert owner["pid"] == process.pid
+    with pytest.raises(FolderError) as error, locked(tmp_path / "run"):
+        pass
+    assert f"written by process {process.pid} on {owner['host']}, since {owner['since']}" in error.value.cause
+    assert len(members(process.pid)) > 2
+    process.kill()
+    process.communicate()
+    assert gone(process.pid, 5)
+    with locked(tmp_path / "run"):  # a dead owner's lock is free
+        pass
+
+
+def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
+    write(tmp_path)
+    process = start(tmp_path, *ARGS, "--jobs", "2")
+    finished = events_until(process, lambda event: event["event"] == "trial_finished")
+    os.killpg(process.pid, signal.SIGINT)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 5
+    assert process.returncode == 130
+    assert err.rstrip().endswith("interrupted")
+    assert "Traceback" not in err
+    assert gone(process.pid, 1)
+    name = f"{'dense' if finished['alpha'] is None else 'alpha=' + repr(finished['alpha'])},seed={finished['seed']}"
+    kept = files_of(tmp_path / "run")
+    assert f"trials/{name}/trial.json" in kept
+    assert kept.items() <= whole.items()
+
+
+# Kills the worker of one trial; of which one, the initial weights of its seed tell.
+KILL = """import pathlib
+if torch.initial_seed() == 1 and outputs.requires_grad:
+    tries = pathlib.Path('tries')
+    tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')
+    if len(tries.read_text()) <= {times}:
+        os.kill(os.getpid(), signal.SIGKILL)"""
+
+
+def trials_of(files, seed):
+    return {name: data for name, data in files.items() if f"seed={seed}/" in name}
+
+
+def test_a_killed_worker_is_tried_once_more(tmp_path, whole):
+    write(tmp_path, KILL.replace("{times}", "1"))
+    events, _ = finish(tmp_path, *ARGS, "--jobs", "1")
+    retried = [event for event in events if event["event"] == "trial_retried"]
+    assert [(event["alpha"], event["seed"]) for event in retried] == [(1e-3, 1)]
+    assert "SIGKILL" in retried[0]["reason"]
+    assert trials_of(files_of(tmp_path / "run"), 1) == trials_of(whole, 1)
+
+
+def test_a_trial_whose_worker_keeps_dying_is_left_out_and_the_others_are_untouched(tmp_path, whole):
+    write(tmp_path, KILL.replace("{times}", "2"))
+    events, _ = finish(tmp_path, *ARGS, "--jobs", "2", code=1)
+    (failed,) = [event for event in events if event["event"] == "trial_failed"]
+    assert failed["status"] == "failed"
+    assert "killed by SIGKILL, 2 times" in failed["reason"]
+    after = files_of(tmp_path / "run")
+    assert trials_of(after, 0) == trials_of(whole, 0)
+    assert "Failed" in (tmp_path / "run" / "report.html").read_text()
+    result = json.loads(after[f"trials/alpha={failed['alpha']!r},seed=1/trial.json"])
+    assert result["status"] == "failed"
+    events, _ = finish(tmp_path, *ARGS, "--retry-failed")
+    assert events[0]["done"] == 4
+    assert trials_of(files_of(tmp_path / "run"), 1) == trials_of(whole, 1)
+
+
+STRANGE = """if torch.initial_seed() == 1 and outputs.requires_grad:
+    raise KeyError('the users own')
+if torch.initial_seed() == 2 and outputs.requires_grad:
+    return outputs.sum() * float('nan')"""
+
+
+def test_trials_that_raise_or_diverge_are_left_out(tmp_path, whole):
+    write(tmp_path, STRANGE)
+    events, _ = finish(tmp_path, *ARGS, "--seeds", "3", code=1)
+    failed = {seed: [e for e in events if e["event"] == "trial_failed" and e["seed"] == seed] for seed in (0, 1, 2)}
+    assert [event["status"] for event in failed[1]] == ["failed"] * 2
+    assert all("the users own" in event["reason"] and "m.py:" in event["reason"] for event in failed[1])
+    assert [event["status"] for event in failed[2]] == ["diverged"] * 2
+    assert not failed[0]
+    assert trials_of(files_of(tmp_path / "run"), 0) == trials_of(whole, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 kB, mounted for real."""
+    disk = tmp_path / "run"
+    disk.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named_and_leaves_no_half(tmp_path, whole, small_disk):
+    write(tmp_path)
+    events, err = finish(tmp_path, *ARGS, "--jobs", "1", code=2)
+    assert "No space left on device" in err
+    assert "hint: make room, then --resume" in err
+    done = [event for event in events if event["event"] == "trial_finished"]
+    assert len(list((small_disk / "trials").iterdir())) == len(done) > 0
+    assert not list(small_disk.rglob("*.dst-*"))
+    there = files_of(small_disk)
+    assert there.items() <= whole.items()
+    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
+    finish(tmp_path, *ARGS, "--resume")
+    assert files_of(small_disk) == whole
+
+
+def test_a_read_only_folder_is_refused_before_training(tmp_path, small_disk):
+    write(tmp_path)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    events, err = finish(tmp_path, *ARGS, code=2)
+    assert events == []
+    assert "not writable" in err

@@ -1,0 +1,158 @@
+"""The stream of events, and the ways of showing it."""
+
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+from test_folder import make_run
+from test_sweep import TRAIN, mlp
+from torch.utils.data import Dataset
+
+from dst_analyze.sweep.engine import Inline, failed
+from dst_analyze.sweep.events import (
+    Notice,
+    SweepStarted,
+    TrialFailed,
+    TrialFinished,
+    TrialRetried,
+    TrialStarted,
+    TrialStep,
+    to_json,
+)
+from dst_analyze.sweep.grid import run_plan, run_sweep
+from dst_analyze.sweep.local import LocalWorkers
+from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.threads import cores, default_jobs, threads_per_trial
+from dst_analyze.watch import JsonLines, watching
+
+DENSE, MASKED = TrialKey(None, 0), TrialKey(1e-4, 1)
+STORY = [
+    SweepStarted("run", 3, 1, 100, 2, 1),
+    TrialStarted(DENSE, 100),
+    TrialStarted(MASKED, 100),
+    TrialStep(DENSE, 50, 100, 0.5, None, 0.25),
+    TrialStep(MASKED, 25, 100, 0.7, 0.875),
+    TrialRetried(MASKED, "killed"),
+    TrialStarted(MASKED, 100),
+    TrialFinished(DENSE, 0.25, 0.75, None, 1.5),
+    TrialFailed(MASKED, "diverged", "not finite \x1b[31m", 2.0),
+    Notice("something"),
+]
+
+
+def told(manifest, *, terminal):
+    text = io.StringIO()
+    where = Console(file=text, force_terminal=terminal, width=150, markup=False, highlight=False, emoji=False)
+    with watching(manifest, where) as emit:
+        for event in STORY:
+            emit(event)
+            if terminal and isinstance(event, TrialStep):
+                text.write(f"<{''.join(str(part) for part in _rows(emit))}>")
+    return text.getvalue()
+
+
+def _rows(emit):
+    bars = next(cell.cell_contents for cell in emit.__closure__ if hasattr(cell.cell_contents, "rows"))
+    return [
+        f"{row.description} {row.completed:.0f}/{row.total:.0f} {row.fields['standing']};" for row in bars.rows.tasks
+    ]
+
+
+def test_lines_where_there_is_no_terminal(tmp_path):
+    lines = told(make_run(tmp_path / "run", stand_in=True).manifest, terminal=False).splitlines()
+    assert lines == [
+        "STAND-IN DATA, as the model file gives none: data",
+        "all of it",
+        "3 trials of 100 steps, 1 of them there already, 2 at once",
+        "alpha 1e-4, seed 1 starts again: killed",
+        "dense, seed 0: loss 0.25, accuracy 75.0%, 1.5 s",
+        "alpha 1e-4, seed 1 diverged: not finite \\x1b[31m",
+        "something",
+    ]
+
+
+def test_bars_on_a_terminal(tmp_path):
+    text = told(make_run(tmp_path / "run").manifest, terminal=True)
+    assert "<1 of 3 trials 50/200 ;dense, seed 0 50/100 loss 0.5, accuracy 25.0%;alpha 1e-4, seed 1 0/100 ;>" in text
+    assert "1 of 3 trials 75/200" in text
+    assert "alpha 1e-4, seed 1 25/100 loss 0.7, 87.5% remain" in text
+    assert "dense, seed 0: loss 0.25" in text
+
+
+def test_events_are_lines_of_json():
+    out = io.StringIO()
+    emit = JsonLines(out)
+    for event in STORY:
+        emit(event)
+    events = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert events[0]["event"] == "sweep_started"
+    assert events[4] == {
+        "event": "trial_step", "alpha": 1e-4, "seed": 1,
+        "step": 25, "steps": 100, "loss": 0.7, "remaining": 0.875, "score": None,
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(TrialStep(DENSE, 1, 2, math.nan))
+
+
+class Unsendable(Dataset):
+    """Data that only this process can read."""
+
+    def __init__(self):
+        self.rows = lambda i: (TRAIN[0][i], TRAIN[1][i])
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return self.rows(index)
+
+
+def test_workers_give_what_this_process_gives_and_say_when_they_cannot(tmp_path):
+    options = {"alphas": [1e-3], "steps": 10}
+    plans = [plan_sweep(mlp(), TRAIN, out=tmp_path / name, **options) for name in ("here", "workers")]
+    here, there = run_plan(plans[0], engine=Inline()), run_plan(plans[1], engine=LocalWorkers(2))
+    assert here.trials == there.trials
+    assert here.frame.equals(there.frame)
+    assert plans[1].task.train_data.tensors[0].is_shared()  # no copy per worker
+    heard = []
+    record = run_sweep(mlp(), Unsendable(), out=tmp_path / "run", jobs=2, listener=heard.append, **options)
+    assert record.complete
+    assert [event.text for event in heard if isinstance(event, Notice) and "one trial at a time" in event.text]
+
+
+def test_data_that_cannot_travel_are_loaded_by_each_worker(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "import torch\nfrom torch import nn\nfrom torch.utils.data import Dataset\n"
+        "class Rows(Dataset):\n"
+        "    def __init__(self):\n        self.rows = lambda i: (torch.full((4,), i / 64), i % 2)\n"
+        "    def __len__(self):\n        return 64\n"
+        "    def __getitem__(self, i):\n        return self.rows(i)\n"
+        "def build_model():\n    return nn.Linear(4, 2)\n"
+        "def train_data():\n    return Rows()\n"
+    )
+    heard, options = [], {"alphas": [1e-3], "steps": 6}
+    here = run_sweep(tmp_path / "m.py", out=tmp_path / "here", **options)
+    there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
+    assert [event.text for event in heard if isinstance(event, Notice) and "each worker loads its own" in event.text]
+    assert here.trials == there.trials
+
+
+def test_threads_are_the_models_and_jobs_the_machines(monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.threads.cores", lambda: 64)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 64)
+    assert [threads_per_trial(int(macs), 64) for macs in (1e4, 1e7, 1e9)] == [1, 3, 8]
+    assert default_jobs(8, trials=4, params=1000) == 4
+    assert default_jobs(8, trials=40, params=1000) == 8
+    assert default_jobs(1, trials=4, params=10**13) == 1
+    monkeypatch.setattr("dst_analyze.sweep.threads.cores", lambda: 2)
+    assert threads_per_trial(int(1e9), 64) == 1
+    assert cores() >= 1
+
+
+def test_a_failed_trial_has_an_empty_record():
+    output = failed(MASKED, "why", 1.0)
+    assert output.result.status == "failed"
+    assert list(output.readings.columns) == ["step", "layer", "remaining"]
