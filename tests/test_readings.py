@@ -1,15 +1,10 @@
 """What a trial leaves of its course: per layer and per model, at regular steps."""
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import array_shapes, arrays
 from torch import nn
 
-from dst_analyze.errors import FolderError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.sweep.grid import run_sweep
@@ -107,7 +102,7 @@ def test_a_trial_keeps_both_records(tmp_path):
     # The null keeps as much of the model as training did, only elsewhere.
     null = layers.assign(kept=layers["null"] * layers["layer"].map({0: 1152, 2: 48})).groupby("step")["kept"].sum()
     assert (null / 1200).tolist() == pytest.approx(steps["remaining"].tolist(), abs=0.01)
-    masks = unpacked((trial / "masks.safetensors").read_bytes())
+    masks = read_masks(trial / "masks.safetensors")
     assert {name: mask.shape for name, mask in masks.items()} == {"0": (16, 72), "2": (3, 16)}
     last = layers[layers["step"] == 400].set_index("layer")["remaining"]
     assert [mask.mean() for mask in masks.values()] == pytest.approx(last.tolist())
@@ -116,24 +111,6 @@ def test_a_trial_keeps_both_records(tmp_path):
     dense = pd.read_csv(tmp_path / "run" / "trials" / "dense,seed=0" / "steps.csv")
     assert dense["remaining"].isna().all()
     assert dense["loss"].notna().all()
-
-
-NAMES = st.text(min_size=1, max_size=12)
-MASKS = arrays(bool, array_shapes(max_dims=4, max_side=7))
-
-
-@given(st.dictionaries(NAMES, MASKS, min_size=1, max_size=4))
-def test_masks_survive_as_bits(masks):
-    again = unpacked(packed(masks))
-    assert list(again) == list(masks)
-    assert all(np.array_equal(again[name], mask) for name, mask in masks.items())
-
-
-def test_damaged_masks_are_named():
-    data = packed({"a": np.ones((40, 40), bool)})
-    for broken in (data[:-3], b"", b"{}" + data):
-        with pytest.raises(FolderError, match="masks cannot be read"):
-            unpacked(broken)
 
 
 def test_scoring_on_the_way_changes_nothing(tmp_path):

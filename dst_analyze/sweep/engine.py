@@ -54,6 +54,5 @@ def attempt(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
 def failed(key: TrialKey, reason: str, seconds: float) -> TrialOutput:
     """The output of a trial that gave none."""
     result = TrialResult(alpha=key.alpha, seed=key.seed, status="failed", reason=reason, steps=0)
-    return TrialOutput(
-        result, pd.DataFrame(columns=list(READING_COLUMNS)), pd.DataFrame(columns=list(STEP_COLUMNS)), None, seconds
-    )
+    layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
+    return TrialOutput(result, layers, steps, None, seconds)
