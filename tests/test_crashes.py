@@ -113,7 +113,7 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     assert files_of(tmp_path / "run") == whole
     assert {name.rpartition("/")[2] for name in whole} == {
         "config.json", "manifest.json", "layers.csv", "SHA256SUMS", "table.csv",
-        "trial.json", "record.csv", "masks.safetensors",
+        "trial.json", "record.csv", "steps.csv", "masks.safetensors",
     }  # fmt: skip
 
 

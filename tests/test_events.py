@@ -24,7 +24,7 @@ from dst_analyze.sweep.events import (
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.local import LocalWorkers
 from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 from dst_analyze.sweep.threads import cores, default_jobs, threads_per_trial
 from dst_analyze.watch import JsonLines, watching
 
@@ -66,6 +66,7 @@ def test_lines_where_there_is_no_terminal(tmp_path):
     assert lines == [
         "STAND-IN DATA, as the model file gives none: data",
         "all of it",
+        "thresholds on a clock of 1, on cpu",
         "3 trials of 100 steps, 1 of them there already, 2 at once",
         "alpha 1e-4, seed 1 starts again: killed",
         "dense, seed 0: loss 0.25, accuracy 75.0%, 1.5 s",
@@ -155,4 +156,5 @@ def test_threads_are_the_models_and_jobs_the_machines(monkeypatch):
 def test_a_failed_trial_has_an_empty_record():
     output = failed(MASKED, "why", 1.0)
     assert output.result.status == "failed"
-    assert list(output.readings.columns) == ["step", "layer", "remaining"]
+    assert list(output.readings.columns) == list(READING_COLUMNS)
+    assert list(output.steps.columns) == list(STEP_COLUMNS)

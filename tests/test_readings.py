@@ -8,6 +8,7 @@ from torch import nn
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.masks import read_masks
 from dst_analyze.sweep.readings import READINGS, SCORES, Readings
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 

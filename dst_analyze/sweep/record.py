@@ -227,7 +227,7 @@ class Manifest(Json):
 
 @dataclass(frozen=True)
 class TrialOutput:
-    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed, None if none."""
+    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed."""
 
     result: TrialResult
     readings: pd.DataFrame
