@@ -167,7 +167,8 @@ class MaskedModel(nn.Module):
     def _grouped(self, thresholds: torch.Tensor) -> Iterator[tuple[Masking, torch.Tensor, list[torch.Tensor]]]:
         """Groups of layers with their part of the flat thresholds, in network order."""
         weights = self._weights()
-        parts = thresholds.split([sum(masking.sizes) for _, masking in self._groups])
+        sizes = [sum(masking.sizes) for _, masking in self._groups]
+        parts = thresholds.split(sizes) if len(sizes) > 1 else [thresholds]
         for (indices, masking), part in zip(self._groups, parts, strict=True):
             group = [weights[i] for i in indices]
             yield masking, part.to(group[0].device), group
@@ -180,9 +181,11 @@ class MaskedModel(nn.Module):
     def _reset(self, kept: Sequence[int]) -> list[str]:
         names = []
         for layer, count, weight in zip(self.layers, kept, self._weights(), strict=True):
+            if count > COLLAPSED * weight.numel() or layer.recurrent:
+                continue
             thresholds = self.thresholds[layer.start : layer.stop]
             # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
-            if count <= COLLAPSED * weight.numel() and not layer.recurrent and bool((thresholds > 0).any()):
+            if bool((thresholds > 0).any()):
                 thresholds.zero_()
                 self.resets[layer.name] += 1
                 names.append(layer.name)
