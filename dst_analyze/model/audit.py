@@ -7,10 +7,8 @@ arithmetic among themselves (weight standardisation, low-rank updates) until the
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
@@ -23,9 +21,9 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dst_analyze.model.axes import AxisMap, RowLayout
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.macs import counted_macs
+from dst_analyze.model.places import place_here
+from dst_analyze.model.torch_calls import name_of
 from dst_analyze.model.weight_ops import WeightArgument, weights_of
-
-_LIBRARIES = tuple(str(Path(module.__file__ or "").parent) for module in (torch,))
 
 
 @dataclass
@@ -91,7 +89,7 @@ class _Watch(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        name = _name(func)
+        name = name_of(func)
         tensors = list(_tensors(args, kwargs))
         origins = [(tensor, origin) for tensor in tensors if (origin := self._origin(tensor)) is not None]
         reached = self._weights(name, args, kwargs) if origins else []
@@ -128,7 +126,7 @@ class _Watch(TorchFunctionMode):
                 layout=_layout(argument, origin),
                 shape=tuple(origin.parameter.shape),
                 output_shape=next((tuple(leaf.shape) for leaf in _tensors((result,), {})), ()),
-                place=_place(),
+                place=place_here(),
                 recurrent=argument.recurrent,
                 mode=self.mode,
                 tensor=origin.parameter,
@@ -166,14 +164,6 @@ class _Watch(TorchFunctionMode):
                 if output is not source and id(output) not in self.audit.names and output.numel() > 1:
                     axes = _followed(name, args, kwargs, source, output, origin.axes)
                     self.origins[output] = _Origin(origin.parameter, origin.name, axes)
-
-
-def _name(func: Callable[..., Any]) -> str:
-    """The torch function's plain name; of a property's getter, the property's."""
-    name = getattr(func, "__name__", "")
-    if name == "__get__":
-        name = getattr(getattr(func, "__self__", None), "__name__", "")
-    return name
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
@@ -243,15 +233,3 @@ def _indexed(axes: AxisMap, index: Any, ndim: int) -> AxisMap | None:
         else:
             return None
     return axes
-
-
-def _place() -> str:
-    """``file:line`` of the code that called the operation: the innermost frame outside torch and this package."""
-    frame = sys._getframe(1)
-    here = str(Path(__file__).parent)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        name = frame.f_code.co_filename
-        if not name.startswith((*_LIBRARIES, here)):
-            return f"{name}:{frame.f_lineno}"
-    return ""

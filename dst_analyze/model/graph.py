@@ -25,8 +25,9 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze.errors import ModelError
 from dst_analyze.model.copying import copied
 from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.places import describe_error, place_of
 from dst_analyze.model.preserve import looking, preserved
-from dst_analyze.model.shadow import Opaque, ShadowTracer, describe_error, place_of
+from dst_analyze.model.shadow import Opaque, ShadowTracer
 from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 
 __all__ = ["GraphTrace", "Opaque", "trace_graph"]

@@ -9,29 +9,37 @@ A submodule whose inside cannot be followed is rolled back to a single opaque no
 from __future__ import annotations
 
 import gc
-import inspect
 import itertools
-import math
 import operator
-import sys
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.fx.node import base_types
-from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.places import describe_error, place_here, place_of, source_of
+from dst_analyze.model.sizes import Number, ShadowFloat, ShadowInt, plain
 from dst_analyze.model.symbolic import is_leaf, placeholder_names, plain_output
+from dst_analyze.model.torch_calls import (
+    METADATA,
+    OPERATORS,
+    SWAPPED,
+    autocast_state,
+    is_inplace,
+    is_method,
+    is_record,
+    leaves,
+    mapped,
+    name_of,
+)
 
 
 class UntraceableError(Exception):
@@ -45,212 +53,6 @@ class Opaque:
     name: str
     reason: str  # exception type and message, on one line
     place: str  # file:line where tracing stopped, if known
-
-
-# --- places -----------------------------------------------------------------------------------------------------
-
-_MACHINERY = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
-_STANDARD_LIBRARY = f"{Path(traceback.__file__).parent}/"
-
-
-def describe_error(error: BaseException) -> str:
-    """Type and first words of an exception, on one line."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
-
-
-def place_of(error: BaseException) -> str:
-    """The last line of model code, outside torch and this package, that an exception came through."""
-    frames = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if _is_model(f)]
-    return frames[-1] if frames else ""
-
-
-def _source_of(module: nn.Module) -> str:
-    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
-
-
-def _place_here() -> str:
-    frame = next((f for f, _ in traceback.walk_stack(sys._getframe(1)) if _is_model(f)), None)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-
-
-def _is_model(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    library = file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file
-    return not library and not file.startswith((*_MACHINERY, "<"))
-
-
-# --- numbers that remember --------------------------------------------------------------------------------------
-
-
-class Number:
-    """A size of the example, together with the node that computes it."""
-
-    tracer: ShadowTracer
-    node: fx.Node
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return self
-
-    def __reduce__(self) -> Any:
-        return type(_plain(self)), (_plain(self),)
-
-
-class ShadowInt(Number, int):
-    __hash__ = int.__hash__
-
-
-class ShadowFloat(Number, float):
-    __hash__ = float.__hash__
-
-
-def _plain(value: Any) -> Any:
-    """A number without its memory."""
-    if isinstance(value, ShadowInt):
-        return int.__add__(value, 0)
-    if isinstance(value, ShadowFloat):
-        return float.__add__(value, 0.0)
-    return value
-
-
-def _recording(function: Callable[..., Any], swap: bool = False) -> Callable[..., Any]:
-    def method(self: Any, *others: Any) -> Any:
-        if not all(isinstance(other, int | float) for other in others):
-            return NotImplemented
-        return self.tracer.number(function, (*others, self) if swap else (self, *others))
-
-    return method
-
-
-def _answering(function: Callable[..., Any], sign: str) -> Callable[..., Any]:
-    def method(self: Any, *others: Any) -> Any:
-        if not all(isinstance(other, int | float) for other in others):
-            return NotImplemented
-        answer = function(*(_plain(value) for value in (self, *others)))
-        self.tracer.answered(
-            f"{_plain(self)} {sign} {_plain(others[0])}" if others else f"{sign}({_plain(self)})", answer
-        )
-        return answer
-
-    return method
-
-
-_BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
-_UNARY: dict[str, Any] = {"neg": operator.neg, "ceil": math.ceil, "floor": math.floor, "round": round}
-_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_CONVERSIONS: dict[str, Any] = {"bool": bool, "int": int, "float": float}
-for _kind in (ShadowInt, ShadowFloat):
-    for _name in _BINARY:
-        setattr(_kind, f"__{_name}__", _recording(getattr(operator, _name)))
-        setattr(_kind, f"__r{_name}__", _recording(getattr(operator, _name), swap=True))
-    for _name, _function in _UNARY.items():
-        setattr(_kind, f"__{_name}__", _recording(_function))
-    for _name, _sign in _COMPARISONS.items():
-        setattr(_kind, f"__{_name}__", _answering(getattr(operator, _name), _sign))
-    for _name, _function in _CONVERSIONS.items():
-        setattr(_kind, f"__{_name}__", _answering(_function, _name))
-
-
-# --- torch functions --------------------------------------------------------------------------------------------
-
-# Written with an operator or as a method, torch shows the same call: the graph has the operator, as on rung 1.
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "matmul": operator.matmul,
-    "remainder": operator.mod,
-    "neg": operator.neg,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "add_": operator.iadd,
-    "sub_": operator.isub,
-    "mul_": operator.imul,
-    "div_": operator.itruediv,
-    "__eq__": operator.eq,
-    "__ne__": operator.ne,
-    "__and__": operator.and_,
-    "__or__": operator.or_,
-    "__xor__": operator.xor,
-    "__invert__": operator.invert,
-    "__floordiv__": operator.floordiv,
-    "__getitem__": operator.getitem,
-    "__setitem__": operator.setitem,
-}
-_SWAPPED: dict[str, Callable[..., Any]] = {
-    "__rsub__": operator.sub,
-    "__rdiv__": operator.truediv,
-    "__rpow__": operator.pow,
-    "__rfloordiv__": operator.floordiv,
-    "__rmod__": operator.mod,
-    "__rmatmul__": operator.matmul,
-}
-# Answers about a tensor that are the same for every batch: nothing to note.
-# fmt: off
-_METADATA = frozenset({
-    "_base", "_is_view", "_version", "can_cast", "data_ptr", "device", "dim", "dtype", "element_size",
-    "get_device", "grad", "grad_fn", "has_names", "is_complex", "is_conj", "is_contiguous", "is_cpu", "is_cuda",
-    "is_floating_point", "is_inference", "is_leaf", "is_meta", "is_mps", "is_neg", "is_nested", "is_quantized",
-    "is_same_size", "is_signed", "is_sparse", "is_storage", "is_tensor", "is_xla", "itemsize", "layout", "names",
-    "ndim", "ndimension", "output_nr", "promote_types", "requires_grad", "result_type", "retains_grad",
-    "storage_offset", "stride", "type", "untyped_storage",
-})
-# fmt: on
-
-
-def _name_of(function: Any) -> str:
-    """A torch function's name; of a property's getter or setter, the property's."""
-    name = str(getattr(function, "__name__", function))
-    if name in ("__get__", "__set__"):
-        owner = function.__self__
-        return str(getattr(owner, "__name__", None) or owner.fget.__name__)
-    return name
-
-
-def _is_method(function: Any) -> bool:
-    return isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function)
-
-
-def _is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call changes one of its arguments: torch's names end in an underscore then."""
-    underscore = name.endswith("_") and not name.endswith("__")
-    special = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
-    return underscore or special or kwargs.get("out") is not None
-
-
-def _autocast() -> list[bool]:
-    return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments rebuilt with every leaf changed."""
-    if isinstance(value, torch.Size):
-        return tuple(change(item) for item in value)
-    if type(value) in (tuple, list):
-        return type(value)([_mapped(item, change) for item in value])
-    if type(value) is dict:
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_mapped(item, change) for item in (value.start, value.stop, value.step)))
-    return change(value)
-
-
-def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    _mapped(value, lambda leaf: found.extend(_leaves(tuple(leaf)) if _is_record(leaf) else [leaf]))
-    return found
-
-
-def _is_record(value: Any) -> bool:
-    """A tuple of some class of its own, such as a PackedSequence or the result of a sort."""
-    return isinstance(value, tuple) and type(value) is not tuple
-
-
-# --- the tracer -------------------------------------------------------------------------------------------------
 
 
 _MOST_NODES = 50_000  # nobody reads more
@@ -285,7 +87,7 @@ class ShadowTracer(TorchFunctionMode):
         self._stack: OrderedDict[str, tuple[str, type]] = OrderedDict()
         self._effects: set[fx.Node] = set()
         self._paused = False
-        self._autocast = _autocast()
+        self._autocast = autocast_state()
         # A tensor that appears from nowhere is a constant if it is older than the trace; if it is not, it was made
         # from others behind our back, and taking it for a constant would cut the graph.
         self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
@@ -316,7 +118,7 @@ class ShadowTracer(TorchFunctionMode):
 
     def number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """The result of arithmetic on sizes, with a node of its own."""
-        value = function(*(_plain(arg) for arg in args))
+        value = function(*(plain(arg) for arg in args))
         if self._paused or type(value) not in (int, float):
             return value
         return self._remembering(value, self._create("call_function", function, self._arguments(args)))
@@ -324,7 +126,7 @@ class ShadowTracer(TorchFunctionMode):
     def answered(self, question: str, answer: object) -> None:
         """Note that the graph from here on depends on the example."""
         if not self._paused:
-            self.answers[f"{_place_here()}: {question} is {answer}".lstrip(": ")] = None
+            self.answers[f"{place_here()}: {question} is {answer}".lstrip(": ")] = None
 
     # Torch calls.
 
@@ -332,18 +134,18 @@ class ShadowTracer(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*_mapped(args, _plain), **_mapped(kwargs, _plain))
+        result = func(*mapped(args, plain), **mapped(kwargs, plain))
         return result if self._paused else self._recorded(func, args, kwargs, result)
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        name, varies = _name_of(func), self._varies((args, kwargs))
-        inplace = _is_inplace(func, name, kwargs)
-        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in _leaves(result)):
-            return self._asked(name, args, kwargs, result) if varies and name not in _METADATA else result
+        name, varies = name_of(func), self._varies((args, kwargs))
+        inplace = is_inplace(func, name, kwargs)
+        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
+            return self._asked(name, args, kwargs, result) if varies and name not in METADATA else result
         try:
             node = self._call_node(func, name, args, kwargs)
         except UntraceableError:
-            if varies or inplace or any(isinstance(leaf, torch.Tensor) for leaf in _leaves((args, kwargs))):
+            if varies or inplace or any(isinstance(leaf, torch.Tensor) for leaf in leaves((args, kwargs))):
                 raise
             node = self._constant(result)  # made from plain values no graph can hold, such as an array
         if inplace:
@@ -356,7 +158,7 @@ class ShadowTracer(TorchFunctionMode):
         if isinstance(tensor, torch.Tensor) and name in ("shape", "size"):
             if isinstance(result, int):
                 (dim,) = (*args[1:], *kwargs.values())
-                return self._size(tensor, _plain(dim) % tensor.ndim)
+                return self._size(tensor, plain(dim) % tensor.ndim)
             return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
         if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
             return self._remembering(result, self._create("call_method", name, self._arguments(args)))
@@ -386,12 +188,12 @@ class ShadowTracer(TorchFunctionMode):
             return self._create("call_function", getattr, (arguments[0], name))
         if wrapper == "__set__":
             return self._create("call_function", setattr, (arguments[0], name, arguments[1]))
-        if not _is_method(func):
+        if not is_method(func):
             return self._create("call_function", func, arguments, keywords)
-        if name in _OPERATORS and not keywords:
-            return self._create("call_function", _OPERATORS[name], arguments)
-        if name in _SWAPPED and not keywords:
-            return self._create("call_function", _SWAPPED[name], arguments[::-1])
+        if name in OPERATORS and not keywords:
+            return self._create("call_function", OPERATORS[name], arguments)
+        if name in SWAPPED and not keywords:
+            return self._create("call_function", SWAPPED[name], arguments[::-1])
         return self._create("call_method", name, arguments, keywords)
 
     # Modules.
@@ -429,7 +231,7 @@ class ShadowTracer(TorchFunctionMode):
             mark = len(self.graph.nodes)
             try:
                 result = original(module, *args, **kwargs)
-                for leaf in _leaves(result):
+                for leaf in leaves(result):
                     self._require_known(leaf)
                 return result
             except MemoryError:
@@ -440,7 +242,7 @@ class ShadowTracer(TorchFunctionMode):
                     result = self._leaf(original, module, args, kwargs)
                 except Exception:
                     raise error from None  # it fails as a whole too: the caller's business, for the first reason
-                self.opaque.append(Opaque(name, describe_error(error), place_of(error) or _source_of(module)))
+                self.opaque.append(Opaque(name, describe_error(error), place_of(error) or source_of(module)))
                 return result
         finally:
             while len(self._stack) > depth:
@@ -449,7 +251,7 @@ class ShadowTracer(TorchFunctionMode):
     def _leaf(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
         arguments, keywords = self._arguments(args), self._argument(kwargs)
         with self._pause():
-            result = original(module, *_mapped(args, _plain), **_mapped(kwargs, _plain))
+            result = original(module, *mapped(args, plain), **mapped(kwargs, plain))
             node = self._create("call_module", self._paths[id(module)], arguments, keywords)
             return self._bound(result, node, self._varies((args, kwargs)), inplace=False)
 
@@ -474,7 +276,7 @@ class ShadowTracer(TorchFunctionMode):
     ) -> fx.Node:
         if len(self.graph.nodes) >= _MOST_NODES:
             raise UntraceableError(f"more than {_MOST_NODES} operations")
-        if _autocast() != self._autocast:
+        if autocast_state() != self._autocast:
             raise UntraceableError("an operation under autocast, which a graph cannot switch on")
         node = self.graph.create_node(op, target, args, kwargs or {})
         node.meta["nn_module_stack"] = self._stack.copy()
@@ -484,7 +286,7 @@ class ShadowTracer(TorchFunctionMode):
         return any(
             isinstance(leaf, Number)
             or (isinstance(leaf, torch.Tensor) and leaf in self._bindings and self._bindings[leaf].varies)
-            for leaf in _leaves(value)
+            for leaf in leaves(value)
         )
 
     def _bound(self, result: Any, node: fx.Node, varies: bool, inplace: bool) -> Any:
@@ -510,7 +312,7 @@ class ShadowTracer(TorchFunctionMode):
         return tuple(self._argument(arg) for arg in args)
 
     def _argument(self, value: Any) -> Any:
-        return _mapped(value, self._leaf_argument)
+        return mapped(value, self._leaf_argument)
 
     def _leaf_argument(self, value: Any) -> Any:
         """A value as fx keeps it in a node's arguments."""
@@ -522,7 +324,7 @@ class ShadowTracer(TorchFunctionMode):
             return value.node
         if value is None or value is ... or isinstance(value, base_types):
             return value
-        if _is_record(value):
+        if is_record(value):
             items = self._arguments(tuple(value))
             return self._create("call_function", type(value), items) if hasattr(value, "_fields") else items
         raise UntraceableError(f"an argument of type {type(value).__name__}")

@@ -1,0 +1,106 @@
+"""Torch's calls as a function mode shows them: their names, what kind they are, and what lies in their arguments."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MethodDescriptorType, WrapperDescriptorType
+from typing import Any
+
+import torch
+from torch.overrides import is_tensor_method_or_property
+
+# Written with an operator or as a method, torch shows the same call: the graph has the operator, as on rung 1.
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "matmul": operator.matmul,
+    "remainder": operator.mod,
+    "neg": operator.neg,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "add_": operator.iadd,
+    "sub_": operator.isub,
+    "mul_": operator.imul,
+    "div_": operator.itruediv,
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
+    "__invert__": operator.invert,
+    "__floordiv__": operator.floordiv,
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+}
+SWAPPED: dict[str, Callable[..., Any]] = {
+    "__rsub__": operator.sub,
+    "__rdiv__": operator.truediv,
+    "__rpow__": operator.pow,
+    "__rfloordiv__": operator.floordiv,
+    "__rmod__": operator.mod,
+    "__rmatmul__": operator.matmul,
+}
+# Answers about a tensor that are the same for every batch: nothing to note.
+# fmt: off
+METADATA = frozenset({
+    "_base", "_is_view", "_version", "can_cast", "data_ptr", "device", "dim", "dtype", "element_size",
+    "get_device", "grad", "grad_fn", "has_names", "is_complex", "is_conj", "is_contiguous", "is_cpu", "is_cuda",
+    "is_floating_point", "is_inference", "is_leaf", "is_meta", "is_mps", "is_neg", "is_nested", "is_quantized",
+    "is_same_size", "is_signed", "is_sparse", "is_storage", "is_tensor", "is_xla", "itemsize", "layout", "names",
+    "ndim", "ndimension", "output_nr", "promote_types", "requires_grad", "result_type", "retains_grad",
+    "storage_offset", "stride", "type", "untyped_storage",
+})
+# fmt: on
+
+
+def name_of(function: Any) -> str:
+    """A torch function's name; of a property's getter or setter, the property's."""
+    name = str(getattr(function, "__name__", function))
+    if name in ("__get__", "__set__"):
+        owner = function.__self__
+        return str(getattr(owner, "__name__", None) or owner.fget.__name__)
+    return name
+
+
+def is_method(function: Any) -> bool:
+    return isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function)
+
+
+def is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call changes one of its arguments: torch's names end in an underscore then."""
+    underscore = name.endswith("_") and not name.endswith("__")
+    special = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
+    return underscore or special or kwargs.get("out") is not None
+
+
+def autocast_state() -> list[bool]:
+    return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments rebuilt with every leaf changed."""
+    if isinstance(value, torch.Size):
+        return tuple(change(item) for item in value)
+    if type(value) in (tuple, list):
+        return type(value)([mapped(item, change) for item in value])
+    if type(value) is dict:
+        return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, slice):
+        return slice(*(mapped(item, change) for item in (value.start, value.stop, value.step)))
+    return change(value)
+
+
+def leaves(value: Any) -> list[Any]:
+    found: list[Any] = []
+    mapped(value, lambda leaf: found.extend(leaves(tuple(leaf)) if is_record(leaf) else [leaf]))
+    return found
+
+
+def is_record(value: Any) -> bool:
+    """A tuple of some class of its own, such as a PackedSequence or the result of a sort."""
+    return isinstance(value, tuple) and type(value) is not tuple
