@@ -177,6 +177,6 @@ def test_detection_models_are_masked() -> None:
     )
     inputs = Inputs(([torch.rand(3, 64, 64), torch.rand(3, 64, 96)],))
     traced = trace_model(model, inputs)
-    assert traced.rung > 1
+    assert traced.rung > 1  # nothing is detected here, so that nms, missing beside a CPU-only torch, is not called
     assert traced.coverage.weights == 1
     assert len(mask_model(traced).remaining()) == len(traced.layers) > 50
