@@ -289,7 +289,8 @@ def _looked_at(
 
 
 def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
-    facts = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
+    from dst_analyze.model.tracing import FACTS
+
     return {
         "schema_version": 1,
         "model": loaded.name,
@@ -299,7 +300,7 @@ def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
         "macs": traced.macs,
         "rung": traced.rung,
         "coverage": {"weights": traced.coverage.weights, "parameters": traced.coverage.parameters},
-        "layers": [{fact: getattr(layer, fact) for fact in facts} for layer in traced.layers],
+        "layers": [{fact: getattr(layer, fact) for fact in FACTS} for layer in traced.layers],
         "skipped": [{"name": s.name, "reason": s.reason, "place": s.place, "params": s.params} for s in traced.skipped],
         "uncounted": traced.uncounted,
         "notes": traced.notes,

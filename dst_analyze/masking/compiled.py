@@ -1,8 +1,8 @@
 """The operator's loops in C (loops.c), built by the machine's own compiler: each one pass, the eager loops' results.
 
 Why not torch.compile: measured here, its call costs 0.1 to 0.3 ms, more than the work on a small layer, its first use
-2 to 30 s in every worker process, against 0.6 s once per machine for this. What the C loops do not cover (a GPU, half
-precision, a weight whose memory is not in order) goes through the eager loops.
+2 to 30 s in every worker process, against about 1 s once per machine for this. What the C loops do not cover (a GPU,
+half precision, a weight whose memory is not in order) goes through the eager loops.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("loops.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
-REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes 0.6 s
+REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
 _THREADED = 1 << 18  # a weight at least this large is shared out among threads
 
 
@@ -148,12 +148,12 @@ class Compiled:
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, grads: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
         folds = _folds(masking, thresholds, weights)
-        given = [
-            grad.contiguous() if grad is not None else torch.zeros_like(w)
-            for grad, w in zip(grads, weights, strict=True)
-        ]
-        if folds is None or any(grad.dtype != thresholds.dtype for grad in given):
+        if folds is None or any(grad is not None and grad.dtype != thresholds.dtype for grad in grads):
             return EAGER.backward(masking, thresholds, weights, grads)
+        given = [
+            grad.contiguous() if grad is not None else torch.zeros_like(weight)
+            for grad, weight in zip(grads, weights, strict=True)
+        ]
         loop, code, width = self._backward[thresholds.dtype], CODES[masking.estimator], thresholds.element_size()
         results, grad_thresholds = [torch.empty_like(weight) for weight in weights], torch.empty_like(thresholds)
         shift = grad_thresholds.data_ptr() - thresholds.data_ptr()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+# What is shown of a layer, in tables and in JSON.
+FACTS = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
 NOT_INCLUDED, EXCLUDED = SELECTED_AWAY = ("not matched by --include", "left out by --exclude")
 
 
@@ -94,12 +96,11 @@ class TracedModel:
         """One row per layer, for notebooks and CSV."""
         import pandas as pd
 
-        columns = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
         rows = [
-            {c: str(list(v)) if isinstance(v := getattr(layer, c), tuple) else v for c in columns}
+            {fact: str(list(v)) if isinstance(v := getattr(layer, fact), tuple) else v for fact in FACTS}
             for layer in self.layers
         ]
-        return pd.DataFrame(rows, columns=list(columns))
+        return pd.DataFrame(rows, columns=list(FACTS))
 
 
 def trace_model(

