@@ -1,0 +1,238 @@
+"""What a channel rule is given: one call of one operation, its tensors as labelled shapes, everything else as it is.
+
+Rules are found in a table. An operation that is not in it freezes what it touches; nothing is element-wise by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from dst_analyze.model.places import source_of
+from dst_analyze.slimming.labels import LabelSpace, Reason, along, collapsed, spread, varying
+
+
+@dataclass(frozen=True)
+class Act:
+    """A tensor as the rules see it: its shape, and the families of labels that run along its axes.
+
+    ``constant`` if it depends on parameters alone, not on the model's inputs.
+    """
+
+    shape: tuple[int, ...]
+    families: tuple[torch.Tensor, ...] = ()
+    constant: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def along(self, dim: int) -> list[torch.Tensor]:
+        """The families that vary along an axis."""
+        return [family for family in self.families if dim % self.ndim in varying(family)]
+
+    def beside(self, dim: int) -> list[torch.Tensor]:
+        """The families that do not."""
+        return [family for family in self.families if dim % self.ndim not in varying(family)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node of the graph, about to be understood."""
+
+    space: LabelSpace
+    node: fx.Node
+    module: nn.Module | None  # of a call_module node
+    args: tuple[Any, ...]  # tensors are `Act`s, everything else is the example's value
+    kwargs: dict[str, Any]
+    result: Any  # the example's value; of it a rule may use shapes
+    op: str
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]  # the operation itself, to be run on labels
+    indices: Callable[[], tuple[Any, ...]]  # the arguments with the example's own tensors
+
+    # Arguments.
+
+    def get(self, position: int, name: str, default: Any = None) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    @property
+    def acts(self) -> list[Act]:
+        found: list[Act] = []
+        collect(self.args, found)
+        collect(self.kwargs, found)
+        return found
+
+    @property
+    def x(self) -> Act:
+        return self.acts[0]
+
+    # Results.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.result.shape)
+
+    def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> Act:
+        """A result of the call's own shape."""
+        constant = all(act.constant for act in self.acts) if constant is None else constant
+        return Act(self.shape, tuple(collapsed(family) for family in families), constant)
+
+    def on_labels(self, labels: torch.Tensor) -> Any:
+        """What the operation makes of labels put in the place of its first tensor."""
+        done = False
+
+        def swap(value: Any) -> Any:
+            nonlocal done
+            if isinstance(value, Act) and not done:
+                done = True
+                return labels
+            return value
+
+        args = mapped_acts(self.args, swap)
+        return self.run(args, mapped_acts(self.kwargs, swap))
+
+    # Findings.
+
+    def reason(self, why: str) -> Reason:
+        return Reason(why, self.op, self.node.name, place_of_node(self.node))
+
+    def freeze(self, families: Iterable[torch.Tensor], why: str) -> None:
+        for family in families:
+            self.space.freeze(family, self.reason(why))
+
+    def only_along(self, family: torch.Tensor, dim: int) -> torch.Tensor:
+        """Join a family along every axis but one; its labels along that one."""
+        dim %= family.ndim
+        self.space.join_along(family, (d for d in range(family.ndim) if d != dim), self.reason("fixed along an axis"))
+        return along(family, dim)
+
+    def inexact(self, act: Act, dims: Iterable[int], why: str) -> None:
+        dims = [dim % act.ndim for dim in dims]
+        for family in act.families:
+            self.space.inexact(family, dims, self.reason(why))
+
+    # Parameters.
+
+    def parameter(self, name: str, dims: Sequence[int], families: int = 1) -> Act | None:
+        """A parameter of the call's module, labelled along ``dims`` and kept whole along the rest."""
+        assert self.module is not None
+        tensor = getattr(self.module, name, None)
+        if tensor is None:
+            return None
+        shape, full = tuple(tensor.shape), self.names[name]
+        labels = [
+            spread(self.space.of(full, dim, shape[dim], k), dim, shape)
+            for dim in dims
+            if shape[dim] > 1
+            for k in range(families)
+        ]
+        return Act(shape, tuple(labels), constant=True)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The module's own tensors by the one name each goes by in the whole graph."""
+        return self.node.meta["slim_names"]  # type: ignore[no-any-return]
+
+
+def collect(value: Any, found: list[Act]) -> None:
+    if isinstance(value, Act):
+        found.append(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            collect(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect(item, found)
+
+
+def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple) and not isinstance(value, Act):
+        return type(value)(mapped_acts(item, change) for item in value) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: mapped_acts(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def place_of_node(node: fx.Node) -> str:
+    """The module a node was recorded in, and where its forward is written."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path, kind = list(stack.values())[-1]
+    if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
+        path, kind = list(stack.values())[-2]
+    source = source_of(kind) if isinstance(kind, type) else ""
+    return f"{path}: {source}" if source else str(path)
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+Rule = Callable[[Call], Any]
+_BY_NAME: dict[str, Rule] = {}
+_BY_OBJECT: dict[Any, Rule] = {}
+# Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
+_TORCH = ("torch", "_operator", "builtins", "math")
+
+
+def rules(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule for torch's functions, tensor methods and operators of these names."""
+
+    def enter(rule: Rule) -> Rule:
+        _BY_NAME.update(dict.fromkeys(names, rule))
+        return rule
+
+    return enter
+
+
+def register_channel_rule(op: Callable[..., Any] | type[nn.Module] | str, rule: Rule) -> None:
+    """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
+
+    ``rule(call)`` returns an `Act` for the call's result (a tuple of them for several), after joining and freezing on
+    ``call.space`` what the operation makes meet.
+    """
+    if isinstance(op, str):
+        _BY_NAME[op] = rule
+    else:
+        _BY_OBJECT[op] = rule
+
+
+def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
+    if module is not None:
+        return next((_BY_OBJECT[kind] for kind in type(module).__mro__ if kind in _BY_OBJECT), None)
+    if node.op == "call_method":
+        return _BY_NAME.get(_plain(str(node.target)))
+    if node.target in _BY_OBJECT:
+        return _BY_OBJECT[node.target]
+    home = getattr(node.target, "__module__", None) or "torch"
+    return _BY_NAME.get(op_name(node, None)) if home.partition(".")[0] in _TORCH else None
+
+
+def op_name(node: fx.Node, module: nn.Module | None) -> str:
+    """What an operation is called in the table and in reasons."""
+    if module is not None:
+        return type(module).__name__
+    return _plain(str(getattr(node.target, "__name__", node.target)))
+
+
+def _plain(name: str) -> str:
+    """In place or not, an operation does the same to channels."""
+    name = _INPLACE_OPERATORS.get(name, name)
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+_INPLACE_OPERATORS = {
+    "iadd": "add",
+    "isub": "sub",
+    "imul": "mul",
+    "itruediv": "truediv",
+    "ipow": "pow",
+    "imatmul": "matmul",
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+}

@@ -1,0 +1,245 @@
+"""Numbers for channels: which of them must leave together, which must stay, and why.
+
+A label is a positive integer; 0 means "not a channel". A label tensor has its activation's shape and stride 0 along
+every axis it does not vary along, so that it costs what its channels cost, whatever the size of the images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why channels cannot be removed, or not exactly: what was met, in which operation, and where in the source."""
+
+    why: str
+    op: str
+    node: str
+    place: str
+
+    def describe(self) -> str:
+        at = f" at {self.place}" if self.place else ""
+        return f"{self.why} ({self.op}{at})" if self.op else self.why
+
+
+# --- label tensors ----------------------------------------------------------------------------------------------
+
+
+def varying(labels: torch.Tensor) -> tuple[int, ...]:
+    """The axes along which collapsed labels differ."""
+    return tuple(dim for dim in range(labels.ndim) if labels.shape[dim] > 1 and labels.stride(dim) != 0)
+
+
+def collapsed(labels: torch.Tensor) -> torch.Tensor:
+    """The same labels with stride 0 along every axis they do not vary along."""
+    shape = labels.shape
+    if not labels.numel():
+        return labels
+    for dim in range(labels.ndim):
+        first = labels.narrow(dim, 0, 1)
+        if labels.shape[dim] > 1 and (labels.stride(dim) == 0 or torch.equal(first.expand_as(labels), labels)):
+            labels = first
+    return labels.expand(shape)
+
+
+def slim_view(labels: torch.Tensor) -> torch.Tensor:
+    """Of collapsed labels the part that tells everything: length 1 along every axis they do not vary along."""
+    kept = varying(labels)
+    for dim in range(labels.ndim):
+        if dim not in kept:
+            labels = labels.narrow(dim, 0, min(1, labels.shape[dim]))
+    return labels
+
+
+def along(labels: torch.Tensor, dim: int) -> torch.Tensor:
+    """The labels met on a walk along one axis."""
+    for other in reversed(range(labels.ndim)):
+        if other != dim % labels.ndim:
+            labels = labels.select(other, 0)
+    return labels
+
+
+def spread(vector: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
+    """A vector of labels laid along one axis of a shape."""
+    view = [1] * len(shape)
+    view[dim] = -1
+    return vector.view(view).expand(tuple(shape))
+
+
+# --- the space of all labels --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    """The labels of one axis of one parameter or buffer; a second block for one that two families run along."""
+
+    name: str
+    dim: int
+    start: int
+    stop: int
+
+
+class LabelSpace:
+    """Every label given out, what was joined, and what stays."""
+
+    def __init__(self) -> None:
+        self.size = 1
+        self.blocks: dict[tuple[str, int, int], Block] = {}
+        self.frozen: list[tuple[Numbers, Reason]] = []
+        self.roles: dict[str, list[Numbers]] = {"produces": [], "reads": []}
+        self._edges: list[Numbers] = []
+        self._roots: Numbers | None = None
+        self._preferences: list[tuple[Numbers, tuple[int, ...]]] = []
+        self._grids: dict[tuple[tuple[int, ...], bytes], Numbers] = {}
+        self._inexact: list[tuple[Numbers, tuple[int, ...], Reason]] = []
+
+    def fresh(self, count: int) -> torch.Tensor:
+        start, self.size = self.size, self.size + count
+        self._roots = None
+        return torch.arange(start, self.size, dtype=torch.int32)
+
+    def of(self, name: str, dim: int, length: int, family: int = 0) -> torch.Tensor:
+        """The labels of a parameter's axis, the same ones whenever it is asked for."""
+        key = (name, dim, family)
+        if key not in self.blocks:
+            labels = self.fresh(length)
+            self.blocks[key] = Block(name, dim, int(labels[0]), int(labels[-1]) + 1)
+        block = self.blocks[key]
+        return torch.arange(block.start, block.stop, dtype=torch.int32)
+
+    def join(self, one: torch.Tensor, other: torch.Tensor, reason: Reason) -> None:
+        """Labels at the same place leave together; what meets a place that is no channel stays."""
+        one, other = torch.broadcast_tensors(_cut(one, other), _cut(other, one))
+        a, b = _numbers(one).ravel(), _numbers(other).ravel()
+        stays = np.concatenate([a[b == 0], b[a == 0]])
+        if (stays := np.unique(stays[stays != 0])).size:
+            self.frozen.append((stays, reason))
+        self._connect(a, b)
+
+    def join_along(self, labels: torch.Tensor, dims: Iterable[int], reason: Reason) -> None:
+        """Labels that differ only by their place along ``dims`` leave together."""
+        for dim in dims:
+            if labels.shape[dim] > 1 and labels.stride(dim) != 0:
+                self.join(labels, labels.narrow(dim, 0, 1), reason)
+
+    def prefer(self, labels: torch.Tensor, dims: Iterable[int]) -> None:
+        """If these labels end up varying along other axes too, join them along ``dims``."""
+        self._preferences.append((_numbers(slim_view(labels)), tuple(dims)))
+
+    def grid(self, labels: torch.Tensor) -> None:
+        """What is kept of these labels has to be a product of choices along their axes."""
+        if len(varying(labels)) > 1:
+            numbers = _numbers(slim_view(labels))
+            self._grids.setdefault((numbers.shape, numbers.tobytes()), numbers)
+
+    def freeze(self, labels: torch.Tensor, reason: Reason) -> None:
+        stays = np.unique(_numbers(slim_view(labels)))
+        if (stays := stays[stays != 0]).size:
+            self.frozen.append((stays, reason))
+
+    def inexact(self, labels: torch.Tensor, dims: Iterable[int], reason: Reason) -> None:
+        """Removing one label along ``dims`` changes what the others compute, even where it carries nothing."""
+        if dims := tuple(set(dims) & set(varying(labels))):
+            self._inexact.append((_numbers(slim_view(labels)), dims, reason))
+
+    def role(self, role: str, labels: torch.Tensor) -> None:
+        self.roles[role].append(np.unique(_numbers(slim_view(labels))))
+
+    # What came of it.
+
+    def roots(self) -> Numbers:
+        """For each label, the number of its unit: labels joined have the same."""
+        if self._roots is None:
+            edges = np.concatenate([np.zeros((2, 0), np.int64), *self._edges], axis=1)
+            self._edges = [edges]
+            graph = coo_array((np.ones(edges.shape[1], np.int8), (edges[0], edges[1])), shape=(self.size, self.size))
+            self._roots = connected_components(graph, directed=False)[1].astype(np.int64)
+        return self._roots
+
+    def close(self) -> None:
+        """Join what has to be joined so that every tensor stays a full grid, whatever leaves."""
+        while self._apply_preferences() or self._apply_grids():
+            pass
+
+    def inexact_roots(self) -> list[tuple[Numbers, Reason]]:
+        roots, found = self.roots(), []
+        for labels, dims, reason in self._inexact:
+            units = roots[labels]
+            if any(_varies(units, dim) for dim in dims):
+                found.append((np.unique(units[labels != 0]), reason))
+        return found
+
+    def _apply_preferences(self) -> bool:
+        roots, before = self.roots(), len(self._edges)
+        for labels, dims in self._preferences:
+            units = roots[labels]
+            if any(_varies(units, dim) for dim in range(units.ndim) if dim not in dims):
+                for dim in dims:
+                    if _varies(units, dim):
+                        self._join_numbers(labels, dim)
+        return len(self._edges) > before
+
+    def _apply_grids(self) -> bool:
+        """One choice per set of labels at a time: a choice for one grid often settles its neighbours."""
+        roots, before = self.roots(), len(self._edges)
+        touched: set[int] = set()
+        for labels in self._grids.values():
+            units = roots[labels]
+            dims = [dim for dim in range(units.ndim) if _varies(units, dim)]
+            if len(dims) < 2:
+                continue
+            mine = set(np.unique(units).tolist())
+            if mine.isdisjoint(touched):
+                kept = max(dims, key=lambda dim: _pieces(units, dim))
+                for dim in dims:
+                    if dim != kept:
+                        self._join_numbers(labels, dim)
+            touched |= mine
+        return len(self._edges) > before
+
+    def _join_numbers(self, labels: Numbers, dim: int) -> None:
+        first = np.broadcast_to(np.take(labels, [0], axis=dim), labels.shape)
+        reason = Reason("shares a grid with an axis of fixed size", "", "", "")
+        self.join(torch.from_numpy(labels), torch.from_numpy(first.copy()), reason)
+
+    def _connect(self, a: Numbers, b: Numbers) -> None:
+        both = (a != 0) & (b != 0) & (a != b)
+        if both.any():
+            self._edges.append(np.unique(np.stack([a[both], b[both]]), axis=1))
+            self._roots = None
+
+
+def _numbers(labels: torch.Tensor) -> Numbers:
+    return labels.numpy().astype(np.int64)
+
+
+def _cut(labels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Without the axes neither varies along."""
+    for dim in range(labels.ndim):
+        if labels.shape[dim] > 1 and labels.stride(dim) == 0 and (other.shape[dim] == 1 or other.stride(dim) == 0):
+            labels = labels.narrow(dim, 0, 1)
+    return labels
+
+
+def _varies(units: Numbers, dim: int) -> bool:
+    return units.shape[dim] > 1 and bool((units != np.take(units, [0], axis=dim)).any())
+
+
+def _pieces(units: Numbers, dim: int) -> int:
+    """How many independent choices are left if only places along ``dim`` may leave."""
+    rows = np.moveaxis(units, dim, 0).reshape(units.shape[dim], -1)
+    _, columns = np.unique(rows, return_inverse=True)
+    columns = columns.reshape(rows.shape)
+    places = np.broadcast_to(np.arange(rows.shape[0])[:, None], rows.shape)
+    size = rows.shape[0] + int(columns.max()) + 1
+    graph = coo_array((np.ones(rows.size), (places.ravel(), columns.ravel() + rows.shape[0])), shape=(size, size))
+    return int(connected_components(graph, directed=False)[0])

@@ -1,0 +1,319 @@
+"""Rules for operations that only move elements: they are run, as they are, on the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from dst_analyze.slimming.calls import Act, Call, register_channel_rule, rules
+from dst_analyze.slimming.labels import collapsed, slim_view, varying
+from dst_analyze.slimming.meeting import meet
+
+
+# fmt: off
+@rules(
+    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes", "swapdims",
+    "movedim", "moveaxis", "t", "adjoint", "flip", "expand", "expand_as", "view_as", "reshape_as", "broadcast_to",
+    "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "numpy_T",
+    "atleast_2d", "atleast_3d", "ravel", "chunk", "split", "split_with_sizes", "tensor_split",
+)
+# fmt: on
+def as_it_is(call: Call) -> Any:
+    """Run the operation on the labels of its first tensor."""
+    per_family = [_flat(call.on_labels(family)) for family in call.x.families]
+    return rebuilt(call, per_family)
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
+    """Acts in the shape of the call's result, from the labels each family became."""
+    several = isinstance(call.result, tuple | list)
+    results = call.result if several else [call.result]
+    acts = tuple(
+        Act(tuple(result.shape), tuple(collapsed(pieces[i]) for pieces in per_family), call.x.constant)
+        for i, result in enumerate(results)
+    )
+    return acts if several else acts[0]
+
+
+for _kind in (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle):
+    register_channel_rule(_kind, as_it_is)
+
+
+@rules("unbind")
+def _unbind(call: Call) -> Any:
+    """Single places taken: they are there, all of them, or not at all."""
+    dim = call.get(1, "dim", 0)
+    for family in call.x.along(dim):
+        call.space.join_along(family, [dim % family.ndim], call.reason("taken apart one by one"))
+    return as_it_is(call)
+
+
+@rules("roll")
+def _roll(call: Call) -> Any:
+    dims = call.get(2, "dims")
+    dims = range(call.x.ndim) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
+    call.freeze((family for dim in dims for family in call.x.along(dim)), "rolled along the axis")
+    return call.out(call.x.families)
+
+
+@rules("pad")
+def _pad(call: Call) -> Any:
+    """Padding of other axes leaves channels alone; padded channels stay."""
+    amounts = call.get(1, "pad")
+    dims = [call.x.ndim - 1 - i // 2 for i in range(0, len(amounts), 2) if amounts[i] or amounts[i + 1]]
+    return stretched(call, call.x, dims, "padded along the axis")
+
+
+def stretched(call: Call, x: Act, dims: Iterable[int], why: str) -> Act:
+    """A result that differs from its input in the length of some axes: no channel may run along those."""
+    dims = [dim % x.ndim for dim in dims]
+    for dim in dims:
+        call.freeze(x.along(dim), why)
+    kept = [family for family in x.families if not set(varying(family)) & set(dims)]
+    narrow = []
+    for family in kept:
+        for dim in dims:
+            family = family.narrow(dim, 0, 1)
+        narrow.append(family.expand(call.shape))
+    return call.out(narrow, x.constant)
+
+
+# --- spatial ----------------------------------------------------------------------------------------------------
+
+
+def _spatial(call: Call, count: int) -> Any:
+    """Pooling and resizing along the last axes."""
+    results = call.result if isinstance(call.result, tuple | list) else [call.result]
+    if any(result.ndim != call.x.ndim for result in results):
+        call.freeze(call.x.families, "an unusual number of axes")
+        return rebuilt(call, [])
+    x = call.x
+    for dim in range(-count, 0):
+        call.freeze(x.along(dim), "pooled along the axis")
+    families = [family for family in x.families if not any(d >= x.ndim - count for d in varying(family))]
+    small = [family[(..., *[slice(0, 1)] * count)] for family in families]
+    return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in small])
+
+
+def _pool(call: Call) -> Any:
+    return _spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+
+
+rules(
+    *(
+        f"{kind}_pool{n}d"
+        for kind in ("max", "avg", "lp", "adaptive_avg", "adaptive_max")
+        for n in (1, 2, 3)
+    ),
+    *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
+    *(f"adaptive_max_pool{n}d_with_indices" for n in (1, 2, 3)),
+    *(f"boolean_dispatch_max_pool{n}d" for n in (1, 2, 3)),
+)(_pool)
+for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool"):
+    for _n in (1, 2, 3):
+        if hasattr(nn, f"{_name}{_n}d"):
+            register_channel_rule(getattr(nn, f"{_name}{_n}d"), _pool)
+
+
+@rules("interpolate", "upsample")
+def _resized(call: Call) -> Any:
+    return _spatial(call, call.x.ndim - 2)
+
+
+register_channel_rule(nn.Upsample, _resized)
+
+
+def _padding_module(call: Call) -> Any:
+    return _spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+
+
+for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
+    for _n in (1, 2, 3):
+        if hasattr(nn, f"{_name}{_n}d"):
+            register_channel_rule(getattr(nn, f"{_name}{_n}d"), _padding_module)
+
+
+@rules("unfold")
+def _unfold(call: Call) -> Any:
+    """Patches as columns ([N, C·k, L]), or the tensor method that adds an axis."""
+    x = call.x
+    if call.node.op == "call_method":
+        dim = call.get(1, "dimension") % x.ndim
+        call.freeze(x.along(dim), "unfolded along the axis")
+        kept = [family.narrow(dim, 0, 1).unsqueeze(-1).expand(call.shape) for family in x.beside(dim)]
+        return call.out(kept)
+    times = call.shape[1] // x.shape[1]
+    call.freeze((*x.along(2), *x.along(3)), "unfolded along the axis")
+    kept = [f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in x.families]
+    return call.out(kept)
+
+
+# --- putting together -------------------------------------------------------------------------------------------
+
+
+@rules("cat", "concat", "concatenate")
+def _cat(call: Call) -> Any:
+    """Along the axis of concatenation channels stand side by side; along every other they meet."""
+    acts = [act for act in call.acts if act.shape != (0,)]
+    dim = call.get(1, "dim", call.kwargs.get("axis", 0)) % acts[0].ndim
+    across, pieces = [], []
+    for act in acts:
+        families = [family for family in act.families if dim not in varying(family)]
+        flat = list(act.shape)
+        flat[dim] = 1
+        across.append(Act(tuple(flat), tuple(family.narrow(dim, 0, 1) for family in families), act.constant))
+        pieces.append([family for family in act.families if dim in varying(family)])
+        if act.shape[dim] == 1:  # a family with a single place along the axis is told by where it comes from only
+            single = [family for family in act.families if not varying(family) and int(family.flatten()[0])]
+            pieces[-1].extend(single)
+    shape = list(call.shape)
+    shape[dim] = 1
+    beside = meet(call, across, shape)
+    families = [family.expand(call.shape) for family in beside.families if varying(family)]
+    for k in range(max(len(piece) for piece in pieces)):
+        families.append(_side_by_side(acts, [piece[k] if k < len(piece) else None for piece in pieces], dim, call.shape))
+    return call.out(families)
+
+
+def _side_by_side(
+    acts: list[Act], families: list[torch.Tensor | None], dim: int, shape: tuple[int, ...]
+) -> torch.Tensor:
+    parts = [
+        slim_view(family) if family is not None else torch.zeros([1] * act.ndim, dtype=torch.int32)
+        for act, family in zip(acts, families, strict=True)
+    ]
+    sizes = [max(part.shape[d] for part in parts) for d in range(len(shape))]
+    wide = []
+    for act, part in zip(acts, parts, strict=True):
+        sizes[dim] = act.shape[dim]
+        wide.append(part.expand(sizes))
+    return torch.cat(wide, dim).expand(shape)
+
+
+@rules("stack")
+def _stack(call: Call) -> Any:
+    dim = call.get(1, "dim", 0) % len(call.shape)
+    acts = [
+        Act(
+            (*act.shape[:dim], 1, *act.shape[dim:]),
+            tuple(family.unsqueeze(dim) for family in act.families),
+            act.constant,
+        )
+        for act in call.acts
+    ]
+    shape = list(call.shape)
+    shape[dim] = 1
+    met = meet(call, acts, shape)
+    return call.out(family.expand(call.shape) for family in met.families)
+
+
+# --- taking out -------------------------------------------------------------------------------------------------
+
+
+@rules("getitem")
+def _getitem(call: Call) -> Any:
+    x, index = call.args[0], call.args[1]
+    if not isinstance(x, Act):  # one of several results, or an entry of a plain list
+        return x[index]
+    real = call.indices()[1]
+    items = _per_axis(x, real if isinstance(real, tuple) else (real,))
+    if items is None:
+        call.freeze(x.families, "indexed in a way that hides its axes")
+        return call.out([])
+    for act in call.acts[1:]:
+        call.freeze(act.families, "used as an index")
+    for dim, item in enumerate(items):
+        _taken(call, x, dim, item)
+    return call.out((family[real] for family in x.families), x.constant)
+
+
+def _taken(call: Call, x: Act, dim: int, item: Any) -> None:
+    if isinstance(item, int):
+        for family in x.along(dim):
+            call.space.join_along(family, [dim], call.reason("one place taken out"))
+    elif isinstance(item, slice):
+        if item.step not in (None, 1):
+            call.freeze(x.along(dim), "every so many places taken")
+    else:
+        call.freeze(x.along(dim), "indexed by a tensor")
+
+
+def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
+    """What is asked of each axis; None where that cannot be told."""
+    taking = [item for item in index if item is not None and item is not ...]
+    if any(isinstance(item, bool) or (isinstance(item, torch.Tensor) and item.dtype == torch.bool) for item in taking):
+        widths = [item.ndim if isinstance(item, torch.Tensor) and item.dtype == torch.bool else 1 for item in taking]
+    else:
+        widths = [1] * len(taking)
+    missing = x.ndim - sum(widths)
+    if missing < 0 or any(isinstance(item, bool) for item in taking):
+        return None
+    items: list[Any] = []
+    widths_left = iter(widths)
+    for item in index:
+        if item is None:
+            continue
+        if item is ...:
+            items.extend([slice(None)] * missing)
+            missing = 0
+        else:
+            items.extend([item] * next(widths_left))
+    return [*items, *[slice(None)] * missing]
+
+
+@rules("select")
+def _select(call: Call) -> Any:
+    _taken(call, call.x, call.get(1, "dim") % call.x.ndim, 0)
+    return as_it_is(call)
+
+
+@rules("narrow")
+def _narrow(call: Call) -> Any:
+    return as_it_is(call)
+
+
+@rules("index_select")
+def _index_select(call: Call) -> Any:
+    call.freeze(call.acts[1].families, "used as an index")
+    _taken(call, call.x, call.get(1, "dim") % call.x.ndim, "a tensor")
+    dim = call.get(1, "dim") % call.x.ndim
+    kept = [family.narrow(dim, 0, 1).expand(call.shape) for family in call.x.beside(dim)]
+    return call.out(kept, call.x.constant)
+
+
+@rules("setitem")
+def _setitem(call: Call) -> Any:
+    """What is written meets what it is written over."""
+    x, value = call.args[0], call.args[2]
+    if not isinstance(x, Act):
+        return None
+    real = call.indices()[1]
+    items = _per_axis(x, real if isinstance(real, tuple) else (real,))
+    if items is None or any(not isinstance(item, int | slice) for item in items):
+        call.freeze((family for act in call.acts for family in act.families), "written through an index")
+        return None
+    for dim, item in enumerate(items):
+        _taken(call, x, dim, item)
+    if isinstance(value, Act):
+        families = tuple(collapsed(family[real]) for family in x.families)
+        shape = tuple(torch.empty(x.shape, device="meta")[real].shape)
+        meet(call, [Act(shape, families), value], shape)
+    return None
+
+
+@rules("getattr")
+def _attribute(call: Call) -> Any:
+    name = call.args[1]
+    if name in ("T", "mT", "H", "mH"):
+        return rebuilt(call, [[getattr(family, name)] for family in call.x.families])
+    if name in ("data", "real"):
+        return call.out(call.x.families)
+    call.freeze(call.x.families, f"its attribute {name}")
+    return call.out([])
