@@ -5,6 +5,7 @@ Rules are found in a table. An operation that is not in it freezes what it touch
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dst_analyze.model.places import source_of
 from dst_analyze.slimming.labels import LabelSpace, Reason, along, collapsed, spread, varying
 
 
@@ -34,10 +34,6 @@ class Act:
     def along(self, dim: int) -> list[torch.Tensor]:
         """The families that vary along an axis."""
         return [family for family in self.families if dim % self.ndim in varying(family)]
-
-    def beside(self, dim: int) -> list[torch.Tensor]:
-        """The families that do not."""
-        return [family for family in self.families if dim % self.ndim not in varying(family)]
 
 
 @dataclass(frozen=True)
@@ -104,6 +100,12 @@ class Call:
         for family in families:
             self.space.freeze(family, self.reason(why))
 
+    def without(self, act: Act, dims: Iterable[int], why: str) -> list[torch.Tensor]:
+        """The families left when none may run along ``dims``: those that do are frozen."""
+        gone = {dim % act.ndim for dim in dims}
+        self.freeze((family for family in act.families if gone & set(varying(family))), why)
+        return [family for family in act.families if not gone & set(varying(family))]
+
     def only_along(self, family: torch.Tensor, dim: int) -> torch.Tensor:
         """Join a family along every axis but one; its labels along that one."""
         dim %= family.ndim
@@ -165,8 +167,8 @@ def place_of_node(node: fx.Node) -> str:
     path, kind = list(stack.values())[-1]
     if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
         path, kind = list(stack.values())[-2]
-    source = source_of(kind) if isinstance(kind, type) else ""
-    return f"{path}: {source}" if source else str(path)
+    code = getattr(inspect.getattr_static(kind, "forward", None), "__code__", None) if isinstance(kind, type) else None
+    return f"{path} ({code.co_filename}:{code.co_firstlineno})" if code else str(path)
 
 
 # --- the table --------------------------------------------------------------------------------------------------

@@ -327,6 +327,7 @@ class _Result:
 
     def __init__(self, run: _LabelRun, layers: Mapping[str, str]) -> None:
         self._run, self._space, self._layers = run, run.space, layers
+        self._trainable = {name for name, _ in run.module.named_parameters()}
         self._units = run.space.roots()
         self._signature = np.zeros(int(self._units.max()) + 1, np.uint64)
         self._random = np.random.default_rng(0)
@@ -399,6 +400,8 @@ class _Result:
         by_signature = _by_value(self._signature)
         taken: set[str] = set()
         for signature, found in members.items():
+            if not any(member.name in self._trainable for member, _ in found):
+                continue  # tables and masks: nobody would look for channels there
             units = by_signature[signature]
             first = next((pair for pair in found if pair[0].role == "produces"), None)
             reasons = list(dict.fromkeys(reason for unit in units for reason in frozen.get(unit, [])))

@@ -61,8 +61,7 @@ def _weight_norm(call: Call) -> Act:
 
 @rules("tril", "triu")
 def _triangle(call: Call) -> Act:
-    call.freeze((*call.x.along(-1), *call.x.along(-2)), "places along a triangle")
-    return call.out(call.x.families)
+    return call.out(call.without(call.x, (-1, -2), "places along a triangle"))
 
 
 # --- along one axis ---------------------------------------------------------------------------------------------

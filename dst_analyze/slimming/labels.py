@@ -62,8 +62,9 @@ def slim_view(labels: torch.Tensor) -> torch.Tensor:
 
 def along(labels: torch.Tensor, dim: int) -> torch.Tensor:
     """The labels met on a walk along one axis."""
+    dim %= labels.ndim
     for other in reversed(range(labels.ndim)):
-        if other != dim % labels.ndim:
+        if other != dim:
             labels = labels.select(other, 0)
     return labels
 

@@ -20,7 +20,11 @@ def _lead(ndim: int) -> str:
 def linear(call: Call, x: Act, weight: Act, bias: Act | None) -> Act:
     """x [..., i] and weight [o, i]."""
     lead = _lead(x.ndim - 1)
-    out = contract(call, [(x, f"{lead}i"), (weight, "oi" if weight.ndim == 2 else "i")], f"{lead}o"[: x.ndim])
+    if x.constant:  # a table of coordinates made into biases: which operand is the weight cannot be told later on
+        for family in weight.families:
+            call.space.role("reads" if weight.ndim - 1 in varying(family) else "produces", family)
+    letters = [(x, f"{lead}i"), (weight, "oi" if weight.ndim == 2 else "i")]
+    out = contract(call, letters, lead + "o" * (weight.ndim == 2))
     return meet(call, [out, bias], out.shape) if bias is not None else out
 
 
@@ -90,6 +94,11 @@ def convolution(call: Call, x: Act, weight: Act, bias: Act | None, groups: int, 
     return call.out(result.families)
 
 
+def _whole(groups: int, in_: int, out: int) -> bool:
+    """Whether there are more groups than places within one: then groups leave as a whole."""
+    return groups >= min(in_, out) // groups
+
+
 def _vector(families: list[torch.Tensor], length: int) -> Act:
     return Act((length,), tuple(families))
 
@@ -123,7 +132,7 @@ def _grouped(
     if transposed:
         call.space.role("produces", made)
     ins, outs = entering.view(groups, -1), made.view(groups, -1)
-    if groups >= max(ins.shape[1], outs.shape[1] if transposed else 1):
+    if _whole(groups, in_, out):
         call.freeze(inner, "groups are kept or removed whole")
         for labels in full:
             call.space.role("produces", labels)
@@ -169,6 +178,8 @@ def _conv_module(call: Call) -> Act:
     transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
     reads, makes = ([0], [1]) if transposed else ([1], [0])
     count = max(1, len(call.x.along(call.x.ndim - module.weight.ndim + 1)))
+    if module.groups > 1 and _whole(module.groups, module.in_channels, module.out_channels):
+        reads, makes = ([0], []) if transposed else ([], [0])  # one axis numbers places within a group: those stay
     weight, read = call.parameter("weight", makes), call.parameter("weight", reads, count)
     assert weight is not None
     assert read is not None

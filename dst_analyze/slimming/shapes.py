@@ -13,12 +13,20 @@ from dst_analyze.slimming.labels import collapsed, slim_view, varying
 from dst_analyze.slimming.meeting import meet
 
 
+@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
+def reshaped(call: Call) -> Any:
+    """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
+    if any(isinstance(arg, torch.dtype) for arg in call.args):
+        call.freeze(call.x.families, "its bytes seen as another type")
+        return call.out([])
+    return call.out((family.reshape(call.shape) for family in call.x.families), call.x.constant)
+
+
 # fmt: off
 @rules(
-    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "swapaxes", "swapdims",
-    "movedim", "moveaxis", "t", "adjoint", "flip", "expand", "expand_as", "view_as", "reshape_as", "broadcast_to",
-    "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "numpy_T",
-    "atleast_2d", "atleast_3d", "ravel", "chunk", "split", "split_with_sizes", "tensor_split",
+    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "expand",
+    "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
+    "channel_shuffle", "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
 def as_it_is(call: Call) -> Any:
@@ -42,7 +50,9 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
     return acts if several else acts[0]
 
 
-for _kind in (nn.Flatten, nn.Unflatten, nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle):
+for _kind in (nn.Flatten, nn.Unflatten):
+    register_channel_rule(_kind, reshaped)
+for _kind in (nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle):
     register_channel_rule(_kind, as_it_is)
 
 
@@ -59,8 +69,7 @@ def _unbind(call: Call) -> Any:
 def _roll(call: Call) -> Any:
     dims = call.get(2, "dims")
     dims = range(call.x.ndim) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
-    call.freeze((family for dim in dims for family in call.x.along(dim)), "rolled along the axis")
-    return call.out(call.x.families)
+    return call.out(call.without(call.x, dims, "rolled along the axis"))
 
 
 @rules("pad")
@@ -74,11 +83,8 @@ def _pad(call: Call) -> Any:
 def stretched(call: Call, x: Act, dims: Iterable[int], why: str) -> Act:
     """A result that differs from its input in the length of some axes: no channel may run along those."""
     dims = [dim % x.ndim for dim in dims]
-    for dim in dims:
-        call.freeze(x.along(dim), why)
-    kept = [family for family in x.families if not set(varying(family)) & set(dims)]
     narrow = []
-    for family in kept:
+    for family in call.without(x, dims, why):
         for dim in dims:
             family = family.narrow(dim, 0, 1)
         narrow.append(family.expand(call.shape))
@@ -94,10 +100,7 @@ def _spatial(call: Call, count: int) -> Any:
     if any(result.ndim != call.x.ndim for result in results):
         call.freeze(call.x.families, "an unusual number of axes")
         return rebuilt(call, [])
-    x = call.x
-    for dim in range(-count, 0):
-        call.freeze(x.along(dim), "pooled along the axis")
-    families = [family for family in x.families if not any(d >= x.ndim - count for d in varying(family))]
+    families = call.without(call.x, range(-count, 0), "pooled along the axis")
     small = [family[(..., *[slice(0, 1)] * count)] for family in families]
     return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in small])
 
@@ -146,13 +149,11 @@ def _unfold(call: Call) -> Any:
     x = call.x
     if call.node.op == "call_method":
         dim = call.get(1, "dimension") % x.ndim
-        call.freeze(x.along(dim), "unfolded along the axis")
-        kept = [family.narrow(dim, 0, 1).unsqueeze(-1).expand(call.shape) for family in x.beside(dim)]
-        return call.out(kept)
+        kept = call.without(x, [dim], "unfolded along the axis")
+        return call.out(family.narrow(dim, 0, 1).unsqueeze(-1).expand(call.shape) for family in kept)
     times = call.shape[1] // x.shape[1]
-    call.freeze((*x.along(2), *x.along(3)), "unfolded along the axis")
-    kept = [f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in x.families]
-    return call.out(kept)
+    kept = call.without(x, [2, 3], "unfolded along the axis")
+    return call.out(f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in kept)
 
 
 # --- putting together -------------------------------------------------------------------------------------------
@@ -229,20 +230,18 @@ def _getitem(call: Call) -> Any:
         return call.out([])
     for act in call.acts[1:]:
         call.freeze(act.families, "used as an index")
+    kept = _taken(call, x, items)
+    return call.out((family[real] for family in kept), x.constant)
+
+
+def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
+    """The families left after something is taken along each axis: a place, a slice, or what a tensor says."""
     for dim, item in enumerate(items):
-        _taken(call, x, dim, item)
-    return call.out((family[real] for family in x.families), x.constant)
-
-
-def _taken(call: Call, x: Act, dim: int, item: Any) -> None:
-    if isinstance(item, int):
-        for family in x.along(dim):
-            call.space.join_along(family, [dim], call.reason("one place taken out"))
-    elif isinstance(item, slice):
-        if item.step not in (None, 1):
-            call.freeze(x.along(dim), "every so many places taken")
-    else:
-        call.freeze(x.along(dim), "indexed by a tensor")
+        if isinstance(item, int):
+            for family in x.along(dim):
+                call.space.join_along(family, [dim], call.reason("one place taken out"))
+    odd = [d for d, i in enumerate(items) if not isinstance(i, int | slice) or getattr(i, "step", None) not in (None, 1)]
+    return call.without(x, odd, "indexed by a tensor or in steps")
 
 
 def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
@@ -270,22 +269,18 @@ def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
 
 @rules("select")
 def _select(call: Call) -> Any:
-    _taken(call, call.x, call.get(1, "dim") % call.x.ndim, 0)
-    return as_it_is(call)
-
-
-@rules("narrow")
-def _narrow(call: Call) -> Any:
+    dim = call.get(1, "dim") % call.x.ndim
+    for family in call.x.along(dim):
+        call.space.join_along(family, [dim], call.reason("one place taken out"))
     return as_it_is(call)
 
 
 @rules("index_select")
 def _index_select(call: Call) -> Any:
     call.freeze(call.acts[1].families, "used as an index")
-    _taken(call, call.x, call.get(1, "dim") % call.x.ndim, "a tensor")
     dim = call.get(1, "dim") % call.x.ndim
-    kept = [family.narrow(dim, 0, 1).expand(call.shape) for family in call.x.beside(dim)]
-    return call.out(kept, call.x.constant)
+    kept = call.without(call.x, [dim], "indexed by a tensor")
+    return call.out((family.narrow(dim, 0, 1).expand(call.shape) for family in kept), call.x.constant)
 
 
 @rules("setitem")
@@ -299,10 +294,9 @@ def _setitem(call: Call) -> Any:
     if items is None or any(not isinstance(item, int | slice) for item in items):
         call.freeze((family for act in call.acts for family in act.families), "written through an index")
         return None
-    for dim, item in enumerate(items):
-        _taken(call, x, dim, item)
+    kept = _taken(call, x, items)
     if isinstance(value, Act):
-        families = tuple(collapsed(family[real]) for family in x.families)
+        families = tuple(collapsed(family[real]) for family in kept)
         shape = tuple(torch.empty(x.shape, device="meta")[real].shape)
         meet(call, [Act(shape, families), value], shape)
     return None
@@ -316,4 +310,10 @@ def _attribute(call: Call) -> Any:
     if name in ("data", "real"):
         return call.out(call.x.families)
     call.freeze(call.x.families, f"its attribute {name}")
+    return call.out([])
+
+
+@rules("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
+def _made(call: Call) -> Any:
+    """A tensor of a size of its own; of the one it is made like it takes the type only."""
     return call.out([])
