@@ -31,6 +31,27 @@ if TYPE_CHECKING:
 
 # For every axis of a tensor, the units along it: several where two families of channels were flattened into one.
 Axes = tuple[tuple[Numbers, ...], ...]
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor's shape, and the units along its axes (-1 for a place that is no channel)."""
+
+    shape: tuple[int, ...]
+    axes: Axes
+
+    def kept(self, keep: Mask, dim: int) -> Mask:
+        """Which places along an axis are left, given which units are."""
+        left = np.ones(self.shape[dim], np.bool_)
+        for units in self.axes[dim]:
+            left &= keep[units] | (units < 0)
+        return left
+
+    def shape_after(self, keep: Mask) -> tuple[int, ...]:
+        return tuple(
+            int(self.kept(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape)
+        )
 
 
 @dataclass(frozen=True)
@@ -80,8 +101,8 @@ class Coupling:
     """What belongs together in one traced model."""
 
     groups: tuple[Group, ...]
-    parameters: Mapping[str, Axes] = field(repr=False)  # units along each axis, -1 where there is none
-    activations: Mapping[str, Any] = field(repr=False)  # by node: `Axes`, nested as the node's result
+    parameters: Mapping[str, Layout] = field(repr=False)  # and buffers
+    activations: Mapping[str, Any] = field(repr=False)  # by node: a `Layout`, nested as the node's result
     numbers: Mapping[str, Any] = field(repr=False)  # by node: sizes and other plain values of the example
     unit_count: int
 
@@ -172,7 +193,7 @@ class _LabelRun(fx.Interpreter):
         self.labels: dict[fx.Node, Any] = {}
         self.numbers: dict[str, Any] = {}
         self._opaque = opaque
-        self._names = _canonical(module)
+        self._names = canonical_names(module)
 
     def run_node(self, n: fx.Node) -> Any:
         args, _ = self.fetch_args_kwargs_from_env(n)
@@ -312,11 +333,14 @@ def _is_chance(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
     )
 
 
-def _canonical(module: nn.Module) -> dict[str, str]:
+def canonical_names(module: nn.Module) -> dict[str, str]:
     """One name for each tensor, whatever it goes by: tied weights are one."""
     first: dict[int, str] = {}
-    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in _tensors(module)}
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
 
 
 # --- the result -------------------------------------------------------------------------------------------------
@@ -334,18 +358,17 @@ class _Result:
 
     def coupling(self) -> Coupling:
         activations = {node.name: self._axes(labels) for node, labels in self._run.labels.items()}
-        parameters: dict[str, list[list[Numbers]]] = {}
+        shapes = {name: tuple(t.shape) for name, t in _tensors(self._run.module)}
+        axes: dict[str, list[list[Numbers]]] = {}
         for block in self._space.blocks.values():
             units = self._units[block.start : block.stop]
             self._sign(units)
-            dims = parameters.setdefault(block.name, [])
-            dims.extend([] for _ in range(block.dim + 1 - len(dims)))
-            dims[block.dim].append(units)
+            axes.setdefault(block.name, [[] for _ in shapes[block.name]])[block.dim].append(units)
         frozen = self._reasons((self._units[labels], reason) for labels, reason in self._space.frozen)
         self._sign(np.array(sorted(frozen), np.int64))
         return Coupling(
             groups=tuple(self._groups(frozen)),
-            parameters={name: tuple(map(tuple, dims)) for name, dims in parameters.items()},
+            parameters={name: Layout(shapes[name], tuple(map(tuple, dims))) for name, dims in axes.items()},
             activations=activations,
             numbers=self._run.numbers,
             unit_count=len(self._signature),
@@ -374,7 +397,7 @@ class _Result:
                 self._sign(vector)
             elif not varying(family):
                 self._sign(units.ravel())  # a single place, cut out of a wider axis: it has to stay
-        return tuple(map(tuple, axes))
+        return Layout(labels.shape, tuple(map(tuple, axes)))
 
     def _reasons(self, found: Iterator[tuple[Numbers, Reason]] | Any) -> dict[int, list[Reason]]:
         reasons: dict[int, list[Reason]] = {}

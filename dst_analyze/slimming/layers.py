@@ -94,7 +94,7 @@ def convolution(call: Call, x: Act, weight: Act, bias: Act | None, groups: int, 
     return call.out(result.families)
 
 
-def _whole(groups: int, in_: int, out: int) -> bool:
+def groups_leave_whole(groups: int, in_: int, out: int) -> bool:
     """Whether there are more groups than places within one: then groups leave as a whole."""
     return groups >= min(in_, out) // groups
 
@@ -132,7 +132,7 @@ def _grouped(
     if transposed:
         call.space.role("produces", made)
     ins, outs = entering.view(groups, -1), made.view(groups, -1)
-    if _whole(groups, in_, out):
+    if groups_leave_whole(groups, in_, out):
         call.freeze(inner, "groups are kept or removed whole")
         for labels in full:
             call.space.role("produces", labels)
@@ -178,7 +178,7 @@ def _conv_module(call: Call) -> Act:
     transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
     reads, makes = ([0], [1]) if transposed else ([1], [0])
     count = max(1, len(call.x.along(call.x.ndim - module.weight.ndim + 1)))
-    if module.groups > 1 and _whole(module.groups, module.in_channels, module.out_channels):
+    if module.groups > 1 and groups_leave_whole(module.groups, module.in_channels, module.out_channels):
         reads, makes = ([0], []) if transposed else ([], [0])  # one axis numbers places within a group: those stay
     weight, read = call.parameter("weight", makes), call.parameter("weight", reads, count)
     assert weight is not None

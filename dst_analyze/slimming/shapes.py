@@ -26,7 +26,7 @@ def reshaped(call: Call) -> Any:
 @rules(
     "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "expand",
     "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
-    "channel_shuffle", "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
+    "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
 def as_it_is(call: Call) -> Any:
@@ -52,8 +52,21 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
 
 for _kind in (nn.Flatten, nn.Unflatten):
     register_channel_rule(_kind, reshaped)
-for _kind in (nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle):
+for _kind in (nn.PixelShuffle, nn.PixelUnshuffle):
     register_channel_rule(_kind, as_it_is)
+
+
+@rules("channel_shuffle", "native_channel_shuffle")
+def _channel_shuffle(call: Call) -> Any:
+    """A view, a transposition and a view back, in one: the grid in between has to stay one."""
+    groups = call.module.groups if call.module is not None else call.get(1, "groups")
+    for family in call.x.along(1):
+        channels = call.only_along(family, 1).view(groups, -1)  # type: ignore[arg-type]
+        call.space.join_along(channels, [0], call.reason("groups of equal size"))
+    return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)  # type: ignore[arg-type]
+
+
+register_channel_rule(nn.ChannelShuffle, _channel_shuffle)
 
 
 @rules("unbind")

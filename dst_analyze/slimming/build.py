@@ -1,0 +1,236 @@
+"""`slim`: the traced graph with fewer channels, as an ordinary module with the trained weights that are left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.preserve import looking, preserved
+from dst_analyze.model.tracing import TracedModel
+from dst_analyze.slimming.coupling import Coupling, Layout, Mask, canonical_names, couple
+from dst_analyze.slimming.resize import Site, Slimming, fit_call, fit_module
+
+# Group by name -> places of the units to remove, counted within the group.
+Removal = Mapping[str, Collection[int]]
+
+
+def slim(
+    traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None, weights: nn.Module | None = None
+) -> fx.GraphModule:
+    """The model without some of its channels; the user's own is not touched.
+
+    ``weights``: take the tensors from this module (same names) instead of from the traced model. The result takes the
+    example's tensors, in their order, and returns plain tuples, lists and dicts, as the traced graph does.
+    """
+    if traced.graph_module is None:
+        raise ModelError(
+            "the model has no graph, so its channels cannot be told apart",
+            place=next((opaque.place for opaque in traced.graph.opaque), ""),
+            hint="`dst-analyze inspect` says what the tracer could not follow",
+        )
+    coupling = coupling or couple(traced)
+    slimming = Slimming(coupling, kept_units(coupling, removal))
+    with preserved(), looking(), torch.no_grad():
+        built = _assembled(traced.graph_module, slimming, weights)
+        _Fitter(built, slimming).run(*(tensor.clone() for tensor in traced.inputs.tensors()))
+        for node in built.graph.nodes:
+            _restore_training(node, built)
+        built.graph.eliminate_dead_code()
+        built.delete_all_unused_submodules()
+        built.graph.lint()
+        built.recompile()
+    return built.train(traced.model.training)
+
+
+def kept_units(coupling: Coupling, removal: Removal) -> Mask:
+    """A mask over all units, after the removal is found to be possible."""
+    keep = np.ones(coupling.unit_count, np.bool_)
+    groups = {group.name: group for group in coupling.groups}
+    for name, places in removal.items():
+        if name not in groups:
+            raise OptionError(f"there is no group of channels {name!r}", hint=f"groups are {', '.join(list(groups)[:5])} ...")
+        group = groups[name]
+        if not places:
+            continue
+        if not group.removable:
+            reason = group.frozen[0].describe() if group.frozen else "all of it leaves together"
+            raise OptionError(f"channels of {name!r} cannot be removed: {reason}")
+        if not set(places) <= set(range(group.width)):
+            raise OptionError(f"group {name!r} has units 0 to {group.width - 1}, not {max(places)}")
+        if len(set(places)) == group.width:
+            raise OptionError(f"all {group.width} units of {name!r} are to be removed: one has to stay")
+        keep[[group.units[place] for place in places]] = False
+    return keep
+
+
+def planned_shapes(coupling: Coupling, removal: Removal) -> dict[str, tuple[int, ...]]:
+    """The shape each parameter and buffer that carries channels will have."""
+    keep = kept_units(coupling, removal)
+    return {name: layout.shape_after(keep) for name, layout in coupling.parameters.items()}
+
+
+def first_difference(module: fx.GraphModule, slimming: Slimming, inputs: list[torch.Tensor]) -> str:
+    """The first node whose result does not have the shape the coupling promises; empty if there is none."""
+    try:
+        with torch.no_grad():
+            _Checker(module, slimming).run(*inputs)
+    except ShapeError as error:
+        return str(error)
+    return ""
+
+
+class ShapeError(ModelError):
+    """A node of the slim graph computes a shape other than planned."""
+
+
+# --- assembling -------------------------------------------------------------------------------------------------
+
+
+def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
+    """The graph and everything it refers to, tensors cut."""
+    graph = fx.Graph()
+    output = graph.graph_copy(source.graph, {})
+    graph.output(output)
+    for old, new in zip(source.graph.nodes, graph.nodes, strict=True):
+        new.name = old.name  # the coupling knows nodes by name
+    memo = _cut_tensors(source, slimming, weights)
+    attributes: dict[str, Any] = {}
+    for target in dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")):
+        value: Any = source
+        for part in target.split("."):
+            value = getattr(value, part)
+        attributes[target] = copy.deepcopy(value, memo)
+    built = fx.GraphModule(attributes, graph, class_name=f"Slim{type(source).__name__}")
+    built.meta["was"] = {}
+    return built.eval()
+
+
+def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> dict[int, Any]:
+    """By the identity of each of the source's tensors, what takes its place."""
+    names = canonical_names(source)
+    given = dict(_named(weights)) if weights is not None else {}
+    memo: dict[int, Any] = {}
+    for name, tensor in _named(source):
+        if id(tensor) in memo:
+            continue
+        data = given.get(name, tensor).detach()
+        layout = slimming.coupling.parameters.get(names[name])
+        for dim in range(data.ndim) if layout is not None else ():
+            if layout.axes[dim]:
+                kept = torch.from_numpy(np.flatnonzero(layout.kept(slimming.keep, dim)))
+                data = data.index_select(dim, kept.to(data.device))
+        data = data.clone()
+        memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
+    return memo
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+_DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+
+
+def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
+    """The trace shows eval mode: a functional dropout that was off for that reason follows the mode again."""
+    name = getattr(node.target, "__name__", "")
+    if node.op != "call_function" or name not in _DROPOUTS or node.target.__module__ != "torch.nn.functional":  # type: ignore[union-attr]
+        return
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True)
+    if training is not False:
+        return
+    with module.graph.inserting_before(node):
+        mode = module.graph.create_node("get_attr", "training")
+    if len(node.args) > 2:
+        node.update_arg(2, mode)
+    else:
+        node.update_kwarg("training", mode)
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------
+
+
+class _Checker(fx.Interpreter):
+    """Runs a slim graph and stops at the first shape that is not as planned."""
+
+    def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
+        super().__init__(module)
+        self.slimming = slimming
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op != "output":
+            self._check(n, result)
+        return result
+
+    def _check(self, n: fx.Node, result: Any) -> None:
+        layout = self.slimming.layout(n)
+        if n.op == "placeholder" or layout is None:
+            return
+        expected, actual = self.slimming.expected(layout), _shapes(result)
+        if expected != actual:
+            raise ShapeError(
+                f"{n.name} ({n.op} {n.target}) computes {actual} where {expected} was planned",
+                hint="this is a defect of dst-analyze: please report it with the model",
+            )
+
+
+class _Fitter(_Checker):
+    """Runs the graph on the example, fitting each node before it runs."""
+
+    def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
+        super().__init__(module, slimming)
+        self._fitted: dict[int, nn.Module] = {}  # a layer called twice is fitted once
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_module":
+            self._fit_module(n)
+        elif n.op in ("call_function", "call_method"):
+            fit_call(Site(n, self.slimming, lambda value: fx.map_arg(value, self.env.__getitem__)))
+        return super().run_node(n)
+
+    def _fit_module(self, n: fx.Node) -> None:
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        path = str(n.target)
+        module = self.module.get_submodule(path)  # type: ignore[operator]
+        if id(module) in self._fitted:
+            return
+        before = _facts(module)
+        fitted = fit_module(module, n, args, self.slimming)
+        self._fitted |= {id(module): module, id(fitted): fitted}
+        if fitted is not module:
+            parent, _, name = path.rpartition(".")
+            setattr(self.module.get_submodule(parent), name, fitted)  # type: ignore[operator]
+            self.submodules[path] = fitted
+        was = self.module.meta["was"].setdefault(path, {})  # type: ignore[operator, union-attr, index]
+        now = _facts(fitted)
+        for key, value in before.items():
+            if key in now and now[key] != value:
+                was.setdefault(key, value)
+
+
+def _facts(module: nn.Module) -> dict[str, Any]:
+    """The numbers a layer is built with."""
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and isinstance(value, int | tuple) and not isinstance(value, bool)
+    }
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(_shapes(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _shapes(item) for key, item in value.items()}
+    return None

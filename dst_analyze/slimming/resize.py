@@ -1,0 +1,394 @@
+"""Modules and calls of the traced graph, fitted to the widths that are left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from dst_analyze.slimming.attention import HeadAttention
+from dst_analyze.slimming.calls import op_name, rule_for
+from dst_analyze.slimming.coupling import Coupling, Layout, Mask
+from dst_analyze.slimming.elementwise import elementwise
+from dst_analyze.slimming.layers import groups_leave_whole
+
+
+@dataclass(frozen=True)
+class Slimming:
+    """A coupling, and which of its units are kept."""
+
+    coupling: Coupling
+    keep: Mask
+
+    def layout(self, node: fx.Node) -> Any:
+        return self.coupling.activations.get(node.name)
+
+    def expected(self, layout: Any) -> Any:
+        """The shapes a node's result must have."""
+        if isinstance(layout, Layout):
+            return layout.shape_after(self.keep)
+        if isinstance(layout, tuple):
+            return tuple(self.expected(item) for item in layout)
+        if isinstance(layout, dict):
+            return {key: self.expected(item) for key, item in layout.items()}
+        return None
+
+    def kept_before(self, layout: Layout, dim: int, place: int) -> int:
+        """How many of the first ``place`` places along an axis are left."""
+        return int(layout.kept(self.keep, dim)[:place].sum())
+
+    def groups_left(self, layout: Layout, dim: int, groups: int) -> int:
+        """How many of a number of equal groups along an axis have anything left."""
+        return int(np.asarray(layout.kept(self.keep, dim)).reshape(groups, -1).any(axis=1).sum())
+
+
+# --- modules ----------------------------------------------------------------------------------------------------
+
+
+def fit_module(module: Any, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
+    """A copy of a layer, its tensors already cut, with the numbers on its label made true."""
+    tensor = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Bilinear):
+        module.out_features, module.in1_features, module.in2_features = module.weight.shape
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        _fit_convolution(module, tensor)
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        sizes = [t.shape[0] for t in (module.weight, module.running_mean) if t is not None]
+        module.num_features = next(iter(sizes), module.num_features)
+    elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and tensor is not None:
+        module.normalized_shape = tuple(tensor.shape[-len(module.normalized_shape) :])
+    elif isinstance(module, nn.GroupNorm) and tensor is not None:
+        layout = slimming.layout(node.all_input_nodes[0])
+        if module.num_channels != tensor.shape[1]:
+            module.num_groups = slimming.groups_left(layout, 1, module.num_groups)
+            module.num_channels = tensor.shape[1]
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = module.weight.numel()
+    elif isinstance(module, nn.Unflatten):
+        dim, expected = module.dim, slimming.expected(slimming.layout(node))
+        if isinstance(dim, int) and tensor is not None:
+            start, count = dim % tensor.ndim, len(module.unflattened_size)
+            module.unflattened_size = expected[start : start + count]
+    elif isinstance(module, nn.RNNBase | nn.modules.rnn.RNNCellBase):
+        _fit_recurrent(module)
+    elif isinstance(module, nn.MultiheadAttention):
+        return _head_attention(module)
+    return module  # type: ignore[no-any-return]
+
+
+def _fit_convolution(module: Any, x: torch.Tensor | None) -> None:
+    transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
+    first, second = module.weight.shape[:2]
+    if module.groups > 1 and x is not None:
+        if not transposed:
+            module.groups = x.shape[x.ndim - module.weight.ndim + 1] // second
+        elif groups_leave_whole(module.groups, module.in_channels, module.out_channels):
+            module.groups = first * module.groups // module.in_channels
+    module.out_channels = second * module.groups if transposed else first
+    module.in_channels = first if transposed else second * module.groups
+
+
+def _fit_recurrent(module: Any) -> None:
+    if isinstance(module, nn.RNNBase):
+        module.input_size = module.weight_ih_l0.shape[1]
+        module.hidden_size = module.weight_hh_l0.shape[1]
+        if module.proj_size:
+            module.proj_size, module.hidden_size = module.weight_hr_l0.shape
+        module.flatten_parameters()
+    else:
+        module.hidden_size, module.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
+
+
+def _head_attention(module: nn.MultiheadAttention) -> nn.Module:
+    """Attention that lost heads or channels, in a form that can have lost them; untouched attention as it was."""
+    packed = module.in_proj_weight is not None
+    inner = module.out_proj.weight.shape[1]
+    embed = module.in_proj_weight.shape[1] if packed else module.q_proj_weight.shape[1]
+    out = module.out_proj.weight.shape[0]
+    if inner == embed == out == module.embed_dim:
+        return module
+    slim = HeadAttention(
+        embed,
+        inner // module.head_dim,
+        module.head_dim,
+        out,
+        kdim=None if packed else module.k_proj_weight.shape[1],
+        vdim=None if packed else module.v_proj_weight.shape[1],
+        dropout=module.dropout,
+        bias=module.in_proj_bias is not None,
+        batch_first=module.batch_first,
+    )
+    slim.train(module.training)
+    for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"):
+        if (parameter := getattr(module, name)) is not None:
+            setattr(slim, name, parameter)
+    slim.out_proj.weight, slim.out_proj.bias = module.out_proj.weight, module.out_proj.bias
+    return slim
+
+
+# --- calls ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Site:
+    """One node of the slim graph about to run, with what its arguments are worth."""
+
+    node: fx.Node
+    slimming: Slimming
+    values: Callable[[Any], Any]  # of an argument: nodes replaced by their values
+
+    @property
+    def expected(self) -> Any:
+        return self.slimming.expected(self.slimming.layout(self.node))
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        return self.node.args[position] if len(self.node.args) > position else self.node.kwargs.get(name, default)
+
+    def set(self, position: int, name: str, value: Any) -> None:
+        if len(self.node.args) > position:
+            self.node.update_arg(position, value)
+        else:
+            self.node.update_kwarg(name, value)
+
+    def input_layout(self) -> Layout | None:
+        first = self.node.args[0] if self.node.args else next(iter(self.node.kwargs.values()), None)
+        layout = self.slimming.layout(first) if isinstance(first, fx.Node) else None
+        return layout if isinstance(layout, Layout) else None
+
+
+Fit = Callable[[Site], None]
+_FITS: dict[str, Fit] = {}
+
+
+def _fits(*names: str) -> Callable[[Fit], Fit]:
+    def enter(fit: Fit) -> Fit:
+        _FITS.update(dict.fromkeys(names, fit))
+        return fit
+
+    return enter
+
+
+def fit_call(site: Site) -> None:
+    """Make the numbers in a call's arguments fit the widths that are left."""
+    rule = rule_for(site.node, None)
+    if rule is elementwise:
+        _keep_numbers(site)
+    elif rule is not None or op_name(site.node, None) in _FITS:
+        _FITS.get(op_name(site.node, None), lambda _: None)(site)
+
+
+def _keep_numbers(site: Site) -> None:
+    """A size used as a number (attention's 1/sqrt(d)) stays what it was: the weights were trained with it."""
+    numbers = site.slimming.coupling.numbers
+
+    def old(node: fx.Node) -> Any:
+        value = site.values(node)
+        was = numbers.get(node.name, value)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return was if plain and was != value else node
+
+    site.node.args = fx.map_arg(site.node.args, old)
+    site.node.kwargs = fx.map_arg(site.node.kwargs, old)
+
+
+def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer: bool) -> list[Any]:
+    """Sizes that come true: those that already do are left as they are, so that batches stay free."""
+    values = [site.values(item) for item in items]
+    inferred = -1 in values
+    result: list[Any] = []
+    for item, value, size in zip(items, values, expected, strict=True):
+        if value in (-1, size):
+            result.append(item)
+        elif infer and isinstance(item, fx.Node) and not inferred:
+            result.append(-1)
+            inferred = True
+        else:
+            result.append(size)
+    return result
+
+
+def _sizes(site: Site, *, infer: bool) -> None:
+    """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike."""
+    node, expected = site.node, site.expected
+    name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
+    if name is not None:
+        items = _listed(site, node.kwargs[name])
+        if items is not None:
+            node.update_kwarg(name, _fitted(site, items, expected, infer=infer))
+    elif len(node.args) == 2 and not isinstance(site.values(node.args[1]), int):
+        items = _listed(site, node.args[1])
+        if items is not None:
+            node.update_arg(1, _fitted(site, items, expected, infer=infer))
+    else:
+        node.args = (node.args[0], *_fitted(site, node.args[1:], expected, infer=infer))
+
+
+def _listed(site: Site, sizes: Any) -> list[Any] | None:
+    """Sizes one by one; None for another tensor's whole shape that is right as it is."""
+    if isinstance(sizes, fx.Node):
+        whole = site.values(sizes)
+        if not isinstance(whole, tuple | list) or tuple(whole) == tuple(site.expected):
+            return None
+        return list(whole)
+    return list(sizes)
+
+
+@_fits("view", "reshape")
+def _view(site: Site) -> None:
+    if not any(isinstance(arg, torch.dtype) for arg in site.node.args):
+        _sizes(site, infer=True)
+
+
+@_fits("expand", "broadcast_to", "new_zeros", "new_ones", "new_empty")
+def _expand(site: Site) -> None:
+    _sizes(site, infer=False)
+
+
+@_fits("unflatten")
+def _unflatten(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    dim = site.values(site.argument(1, "dim")) % len(layout.shape)
+    items = list(site.argument(2, "sizes"))
+    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True))
+
+
+@_fits("chunk", "split", "split_with_sizes", "tensor_split")
+def _split(site: Site) -> None:
+    """Pieces of the sizes that are left: where the call as written does not give them, a split that names them."""
+    node = site.node
+    position = 2 if len(node.args) > 2 or "dim" not in node.kwargs else None
+    dim = site.values(node.kwargs["dim"] if position is None else node.args[2] if len(node.args) > 2 else 0)
+    sizes = [shape[dim] for shape in site.expected]
+    tensor = site.values(node.args[0])
+    if op_name(node, None) != "split_with_sizes" or list(site.values(node.args[1])) != sizes:
+        natural = [] if tensor.shape[dim] != sum(sizes) else _natural(site, tensor)
+        if [piece.shape[dim] for piece in natural] != sizes:
+            node.op, node.target = "call_function", torch.split
+            node.args, node.kwargs = (node.args[0], sizes, dim), {}
+
+
+def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What the call gives as it is written; nothing if it cannot."""
+    args, kwargs = site.values(site.node.args[1:]), site.values(dict(site.node.kwargs))
+    try:
+        if site.node.op == "call_method":
+            return getattr(tensor, str(site.node.target))(*args, **kwargs)  # type: ignore[no-any-return]
+        return site.node.target(tensor, *args, **kwargs)  # type: ignore[operator, no-any-return]
+    except RuntimeError:
+        return []
+
+
+@_fits("getitem")
+def _getitem(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    index = site.node.args[1]
+    items = list(index) if isinstance(index, tuple) else [index]
+    dims = _dims_of(site, items, len(layout.shape))
+    changed = [
+        _moved(site, layout, dim, item) if dim is not None else item for dim, item in zip(dims, items, strict=True)
+    ]
+    if changed != items:
+        site.node.update_arg(1, tuple(changed) if isinstance(index, tuple) else changed[0])
+
+
+def _dims_of(site: Site, items: Sequence[Any], ndim: int) -> list[int | None]:
+    """The axis each item of an index is about."""
+    values = [site.values(item) for item in items]
+    widths = [
+        0 if v is None or v is ... else v.ndim if isinstance(v, torch.Tensor) and v.dtype == torch.bool else 1
+        for v in values
+    ]
+    dims: list[int | None] = []
+    dim = 0
+    for value, width in zip(values, widths, strict=True):
+        dims.append(dim if width else None)
+        dim += ndim - sum(widths) if value is ... else width
+    return dims
+
+
+def _moved(site: Site, layout: Layout, dim: int, item: Any) -> Any:
+    """A slice along an axis that lost places: its borders move."""
+    if not isinstance(item, slice) or not layout.axes[dim]:
+        return item
+    size, numbers = layout.shape[dim], site.slimming.coupling.numbers
+
+    def old(border: Any) -> Any:
+        return numbers.get(border.name) if isinstance(border, fx.Node) else border
+
+    start, stop, step = slice(old(item.start), old(item.stop), item.step).indices(size)
+    borders = [site.slimming.kept_before(layout, dim, place) for place in (start, stop)]
+    now = site.values(item)
+    after = int(layout.kept(site.slimming.keep, dim).sum())
+    if step != 1 or list(now.indices(after))[:2] == borders:
+        return item
+    return slice(None if item.start is None else borders[0], None if item.stop is None else borders[1], item.step)
+
+
+@_fits("narrow")
+def _narrow(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    dim = site.values(site.argument(1, "dim")) % len(layout.shape)
+    numbers = site.slimming.coupling.numbers
+    start, length = (
+        numbers.get(value.name) if isinstance(value, fx.Node) else value
+        for value in (site.argument(2, "start"), site.argument(3, "length"))
+    )
+    if layout.axes[dim]:
+        first = site.slimming.kept_before(layout, dim, start)
+        site.set(2, "start", first)
+        site.set(3, "length", site.slimming.kept_before(layout, dim, start + length) - first)
+
+
+@_fits("layer_norm", "rms_norm")
+def _normalized_shape(site: Site) -> None:
+    items = site.argument(1, "normalized_shape")
+    if isinstance(items, fx.Node):
+        items = site.values(items)
+    expected = site.expected[len(site.expected) - len(items) :]
+    site.set(1, "normalized_shape", tuple(_fitted(site, list(items), expected, infer=False)))
+
+
+@_fits("group_norm")
+def _group_norm(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is not None:
+        groups = site.slimming.coupling.numbers.get(str(site.argument(1, "num_groups")), site.argument(1, "num_groups"))
+        site.set(1, "num_groups", site.slimming.groups_left(layout, 1, groups))
+
+
+@_fits("conv1d", "conv2d", "conv3d")
+def _convolution(site: Site) -> None:
+    if site.values(site.argument(6, "groups", 1)) == 1:
+        return
+    x, weight = site.values(site.argument(0, "input")), site.values(site.argument(1, "weight"))
+    site.set(6, "groups", x.shape[x.ndim - weight.ndim + 1] // weight.shape[1])
+
+
+@_fits("scaled_dot_product_attention")
+def _attention(site: Site) -> None:
+    """The scale the weights were trained with, where channels of a head have left."""
+    layout = site.input_layout()
+    if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:
+        scale = site.argument(6, "scale")
+        site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
+
+
+@_fits("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "randn", "rand")
+def _created(site: Site) -> None:
+    """A tensor made from sizes alone keeps the size it had."""
+    _keep_numbers(site)
