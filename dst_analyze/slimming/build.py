@@ -38,6 +38,7 @@ def slim(
     slimming = Slimming(coupling, kept_units(coupling, removal))
     with preserved(), looking(), torch.no_grad():
         built = _assembled(traced.graph_module, slimming, weights)
+        built.meta["inputs"] = [(tuple(tensor.shape), tensor.dtype) for tensor in traced.inputs.tensors()]
         _Fitter(built, slimming).run(*(tensor.clone() for tensor in traced.inputs.tensors()))
         for node in built.graph.nodes:
             _restore_training(node, built)
@@ -101,13 +102,16 @@ def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | 
         new.name = old.name  # the coupling knows nodes by name
     memo = _cut_tensors(source, slimming, weights)
     attributes: dict[str, Any] = {}
+    was: dict[str, dict[str, Any]] = {}
     for target in dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")):
         value: Any = source
         for part in target.split("."):
             value = getattr(value, part)
         attributes[target] = copy.deepcopy(value, memo)
+        if isinstance(value, torch.Tensor) and value.shape != attributes[target].shape:
+            was[target] = {"shape": tuple(value.shape)}
     built = fx.GraphModule(attributes, graph, class_name=f"Slim{type(source).__name__}")
-    built.meta["was"] = {}
+    built.meta["was"] = was  # what the source will remark upon
     return built.eval()
 
 

@@ -1,0 +1,172 @@
+"""The graph as the body of a forward: one statement per node, a variable given on where its value dies."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from dst_analyze.slimming.constructors import Imports
+from dst_analyze.slimming.writing import SourceError, attribute, identifier, is_plain, literal, wrapped
+
+_INFIX: dict[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+}
+_IN_PLACE: dict[Any, str] = {
+    operator.iadd: "+=",
+    operator.isub: "-=",
+    operator.imul: "*=",
+    operator.itruediv: "/=",
+}
+_INDENT = " " * 8
+
+
+def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
+    """The forward method, signature and all."""
+    writer = _Writer(slim, imports)
+    lines = [line for node in slim.graph.nodes for line in writer.statement(node)]
+    arguments = ", ".join(f"{writer.names[node]}: torch.Tensor" for node in writer.placeholders)
+    return [f"    def forward(self, {arguments}):", *lines]
+
+
+class _Writer:
+    def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
+        self._slim, self._imports = slim, imports
+        self.placeholders = [node for node in slim.graph.nodes if node.op == "placeholder"]
+        self.names: dict[fx.Node, str] = {}
+        self._taken: set[str] = set()
+        self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
+        for node in self.placeholders:
+            self._name(node, str(node.target))
+
+    def statement(self, node: fx.Node) -> list[str]:
+        if node.op in ("placeholder", "get_attr"):
+            return []
+        if node.op == "output":
+            return [_INDENT + wrapped(f"return {self._value(node.args[0])}", _INDENT)]
+        text = self._expression(node)
+        if node.target is operator.setitem or not node.users:
+            return [_INDENT + wrapped(text, _INDENT)]
+        if node.target in _IN_PLACE:  # changes its first argument, which may have other names
+            first, second = node.args
+            return [f"{_INDENT}{self._value(first)} {text} {self._value(second)}", *self._given_on(node, first)]
+        name = self._inherited(node) or self._name(node, node.name)
+        self.names[node] = name
+        return [_INDENT + wrapped(f"{name} = {text}", _INDENT)]
+
+    def _given_on(self, node: fx.Node, first: Any) -> list[str]:
+        self.names[node] = self.names[first] if self._last.get(first) is node else self._name(node, node.name)
+        return [] if self.names[node] == self.names[first] else [f"{_INDENT}{self.names[node]} = {self.names[first]}"]
+
+    def _name(self, node: fx.Node, wish: str) -> str:
+        self.names[node] = identifier(wish, self._taken)
+        self._taken.add(self.names[node])
+        return self.names[node]
+
+    def _inherited(self, node: fx.Node) -> str | None:
+        """The variable of an argument that is not needed again: the result takes it over."""
+        for arg in node.all_input_nodes:
+            if self._last[arg] is node and arg in self.names:
+                return self.names[arg]
+        return None
+
+    # Expressions.
+
+    def _expression(self, node: fx.Node) -> str:
+        if node.op == "call_module":
+            return f"{attribute('self', str(node.target), self._slim)}({self._arguments(node.args, node.kwargs)})"
+        if node.op == "call_method":
+            method = str(node.target)
+            if not is_plain(method) and not method.startswith("__"):
+                raise SourceError(f"a method named {method!r}")
+            return f"{self._operand(node.args[0])}.{method}({self._arguments(node.args[1:], node.kwargs)})"
+        return self._function(node)
+
+    def _function(self, node: fx.Node) -> str:
+        target, args = node.target, node.args
+        if target in _INFIX and len(args) == 2 and not node.kwargs:
+            return f"{self._operand(args[0])} {_INFIX[target]} {self._operand(args[1])}"
+        if target in _IN_PLACE:
+            return _IN_PLACE[target]
+        if target is operator.neg:
+            return f"-{self._operand(args[0])}"
+        if target is operator.getitem:
+            return f"{self._operand(args[0])}[{self._index(args[1])}]"
+        if target is operator.setitem:
+            return f"{self._operand(args[0])}[{self._index(args[1])}] = {self._value(args[2])}"
+        if target is getattr and isinstance(args[1], str) and is_plain(args[1]) and len(args) == 2:
+            return f"{self._operand(args[0])}.{args[1]}"
+        return f"{self._called(target)}({self._arguments(args, node.kwargs)})"  # type: ignore[arg-type]
+
+    def _called(self, target: Callable[..., Any]) -> str:
+        """How a function is reached from the file."""
+        name = str(getattr(target, "__name__", ""))
+        for prefix, module in (("F", F), ("torch", torch), ("math", math), ("operator", operator)):
+            if is_plain(name) and getattr(module, name, None) is target:
+                if prefix in ("math", "operator"):
+                    self._imports.module(prefix)
+                return f"{prefix}.{name}"
+        for path in ("special", "linalg", "fft"):
+            space = getattr(torch, path)
+            if found := next((own for own in dir(space) if getattr(space, own) is target), None):
+                return f"torch.{path}.{found}"
+        if target in (getattr, float, int, bool, abs, max, min, len, slice, round):
+            return name
+        return self._imports.name(str(getattr(target, "__module__", "")), name)
+
+    def _arguments(self, args: Any, kwargs: Any) -> str:
+        named = {key: self._value(value) for key, value in kwargs.items()}
+        plain = [f"{key}={value}" for key, value in named.items() if is_plain(key)]
+        odd = [f"**{{{literal(key)}: {value}}}" for key, value in named.items() if not is_plain(key)]
+        return ", ".join([*(self._value(arg) for arg in args), *plain, *odd])
+
+    def _operand(self, value: Any) -> str:
+        text = self._value(value)
+        return f"({text})" if text.startswith("-") else text
+
+    def _index(self, index: Any) -> str:
+        if isinstance(index, tuple) and index:
+            return ", ".join(self._index_item(item) for item in index) + ("," if len(index) == 1 else "")
+        return self._index_item(index)
+
+    def _index_item(self, item: Any) -> str:
+        if not isinstance(item, slice):
+            return self._value(item)
+        start, stop, step = ("" if part is None else self._value(part) for part in (item.start, item.stop, item.step))
+        return f"{start}:{stop}" + (f":{step}" if step else "")
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, fx.Node):
+            if value.op == "get_attr":
+                return "self.training" if value.target == "training" else attribute("self", str(value.target), self._slim)
+            return self.names[value]
+        if isinstance(value, tuple):
+            return f"({', '.join(map(self._value, value))}{',' if len(value) == 1 else ''})"
+        if isinstance(value, list):
+            return f"[{', '.join(map(self._value, value))}]"
+        if isinstance(value, dict):
+            return f"{{{', '.join(f'{literal(key)}: {self._value(item)}' for key, item in value.items())}}}"
+        if isinstance(value, slice):
+            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
+        return literal(value)

@@ -1,0 +1,111 @@
+"""Python text: literals, names, attribute paths, and lines of a bearable length."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from dst_analyze.errors import ModelError
+
+_WIDTH = 116
+_RESERVED = {"torch", "nn", "F", "math", "operator", "self", "Path", "WEIGHTS", "load_file", "Block", *dir(builtins)}
+
+
+class SourceError(ModelError):
+    """Something in the model has no form as source."""
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name may be written as an attribute or a keyword."""
+    return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
+
+
+def identifier(name: str, taken: set[str] | frozenset[str] = frozenset()) -> str:
+    """A name for a variable or a class that nothing else in the file has."""
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in name)
+    if not is_plain(name):
+        name = f"v_{name}".replace("__", "_")
+    while name in _RESERVED or name in taken:
+        name += "_"
+    return name
+
+
+def literal(value: Any) -> str:
+    """A value as Python writes it; only values that are plain data have such a form."""
+    if value is None or value is ... or isinstance(value, bool):
+        return "..." if value is ... else repr(value)
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else f'float("{value}")'
+    if isinstance(value, int):
+        return repr(int(value))
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, tuple):  # torch.Size too
+        return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, slice):
+        return f"slice({literal(value.start)}, {literal(value.stop)}, {literal(value.step)})"
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({_quoted(str(value))})"
+    raise SourceError(f"a value of type {type(value).__name__} cannot be written as source")
+
+
+def _quoted(text: str) -> str:
+    shown = ascii(text)
+    return f'"{shown[1:-1]}"' if shown[0] == "'" and '"' not in shown else shown
+
+
+def attribute(start: str, path: str, root: nn.Module) -> str:
+    """The expression for a module or tensor by its qualified name."""
+    module: Any = root
+    for name in path.split("."):
+        listed = isinstance(module, nn.Module) and _is_listed(module) and module is not root
+        start = f"{start}[{int(name)}]" if listed else (
+            f"{start}.{name}" if is_plain(name) else f"getattr({start}, {literal(name)})"
+        )
+        module = getattr(module, name, None)
+    return start
+
+
+def _is_listed(module: nn.Module) -> bool:
+    """Containers of numbered parts are written as lists."""
+    names = [*module._modules, *module._parameters, *module._buffers]
+    return type(module) is nn.Module and bool(names) and names == [str(i) for i in range(len(module._modules))]
+
+
+def wrapped(text: str, indent: str) -> str:
+    """A long line broken at commas inside its brackets, never inside a string."""
+    if len(indent) + len(text) <= _WIDTH:
+        return text
+    pieces, depth, quote, start, escaped = [], 0, "", 0, False
+    for i, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote and not escaped else quote
+            escaped = letter == "\\" and not escaped
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth and text[i + 1 : i + 2] == " ":
+            pieces.append(text[start : i + 1])
+            start = i + 2
+    pieces.append(text[start:])
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if len(indent) + 4 + len(lines[-1]) + len(piece) < _WIDTH:
+            lines[-1] += f" {piece}"
+        else:
+            lines.append(f"{indent}    {piece}")
+    return "\n".join(lines)
