@@ -44,6 +44,7 @@ def slim(
             _restore_training(node, built)
         built.graph.eliminate_dead_code()
         built.delete_all_unused_submodules()
+        _reorder(built, traced.model)
         built.graph.lint()
         built.recompile()
     return built.train(traced.model.training)
@@ -55,7 +56,9 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
     groups = {group.name: group for group in coupling.groups}
     for name, places in removal.items():
         if name not in groups:
-            raise OptionError(f"there is no group of channels {name!r}", hint=f"groups are {', '.join(list(groups)[:5])} ...")
+            raise OptionError(
+                f"there is no group of channels {name!r}", hint=f"groups are {', '.join(list(groups)[:5])} ..."
+            )
         group = groups[name]
         if not places:
             continue
@@ -68,6 +71,23 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
             raise OptionError(f"all {group.width} units of {name!r} are to be removed: one has to stay")
         keep[[group.units[place] for place in places]] = False
     return keep
+
+
+def silenced(traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None) -> fx.GraphModule:
+    """The whole traced graph, the removed channels' weights zero wherever they are made, shifted or read.
+
+    Where removal can be exact (`Group.inexact` is empty), it computes what `slim` computes: the measure of both.
+    """
+    assert traced.graph_module is not None
+    coupling = coupling or couple(traced)
+    module, keep = copy.deepcopy(traced.graph_module), kept_units(coupling, removal)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, layout in coupling.parameters.items():
+            for dim in range(len(layout.shape)) if name in parameters else ():
+                gone = np.flatnonzero(~layout.kept(keep, dim))
+                parameters[name].index_fill_(dim, torch.from_numpy(gone).to(parameters[name].device), 0)
+    return module
 
 
 def planned_shapes(coupling: Coupling, removal: Removal) -> dict[str, tuple[int, ...]]:
@@ -139,6 +159,15 @@ def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def _reorder(module: nn.Module, like: nn.Module | None) -> None:
+    """Parts in the order the user's model has them: a state dict reads the same, and so does the source."""
+    place = {name: i for i, name in enumerate(like._modules)} if like is not None else {}
+    module._modules = dict(sorted(module._modules.items(), key=lambda item: place.get(item[0], len(place))))
+    for name, child in module._modules.items():
+        if child is not None:
+            _reorder(child, like._modules.get(name) if like is not None else None)
+
+
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 
 
@@ -171,6 +200,7 @@ class _Checker(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
+        n.meta["is_tensor"] = isinstance(result, torch.Tensor)
         if n.op != "output":
             self._check(n, result)
         return result

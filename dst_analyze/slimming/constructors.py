@@ -48,16 +48,18 @@ class Imports:
         self._names[name] = module
         return name
 
-    def lines(self) -> list[str]:
-        standard = [f"import {name}" for name in sorted(self._modules)]
+    def lines(self, functional: bool) -> list[str]:
         own = [f"from {module} import {name}" for name, module in sorted(self._names.items(), key=lambda kv: kv[::-1])]
         torchs = [
             "import torch",
             "from safetensors.torch import load_file",
             "from torch import nn",
-            "from torch.nn import functional as F",
+            *(["from torch.nn import functional as F"] if functional else []),
         ]
-        return [*standard, *([""] if standard else []), *torchs, *own]
+        return [*torchs, *own]
+
+    def standard(self) -> list[str]:
+        return [*(f"import {name}" for name in sorted(self._modules)), "from pathlib import Path"]
 
 
 def construct(module: nn.Module, imports: Imports) -> str:
@@ -98,9 +100,14 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 def _arguments(module: nn.Module, kind: type[nn.Module]) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, parameter in inspect.signature(kind).parameters.items():
-        if key in ("device", "dtype") or key.startswith("_") or parameter.kind in (
-            parameter.VAR_KEYWORD,
-            parameter.VAR_POSITIONAL,
+        if (
+            key in ("device", "dtype")
+            or key.startswith("_")
+            or parameter.kind
+            in (
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            )
         ):
             continue
         if not hasattr(module, key):

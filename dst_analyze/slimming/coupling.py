@@ -49,9 +49,7 @@ class Layout:
         return left
 
     def shape_after(self, keep: Mask) -> tuple[int, ...]:
-        return tuple(
-            int(self.kept(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape)
-        )
+        return tuple(int(self.kept(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape))
 
 
 @dataclass(frozen=True)
@@ -287,7 +285,11 @@ def _released(value: Any) -> Any:
     if isinstance(value, _Holder):
         return value.value
     if isinstance(value, tuple | list):
-        return type(value)(_released(item) for item in value) if type(value) in (tuple, list) else tuple(map(_released, value))
+        return (
+            type(value)(_released(item) for item in value)
+            if type(value) in (tuple, list)
+            else tuple(map(_released, value))
+        )
     if isinstance(value, dict):
         return {key: _released(item) for key, item in value.items()}
     if isinstance(value, slice):

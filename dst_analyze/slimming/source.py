@@ -19,7 +19,7 @@ from torch import fx, nn
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.constructors import Imports, construct
 from dst_analyze.slimming.statements import forward_lines
-from dst_analyze.slimming.writing import attribute, identifier, is_plain, literal, wrapped
+from dst_analyze.slimming.writing import attribute, identifier, is_listed, is_plain, literal, wrapped
 
 _INDENT = " " * 4
 
@@ -27,7 +27,7 @@ _INDENT = " " * 4
 def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
     """Write ``path`` and the weights beside it; the file's ``build_model()`` gives the model back."""
     path = Path(path)
-    path.write_text(source_of_model(slim, path.stem), encoding="utf-8")
+    path.write_text(source_of_model(slim), encoding="utf-8")
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in (
@@ -39,105 +39,111 @@ def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
     return path
 
 
-def source_of_model(slim: fx.GraphModule, stem: str = "slim_model") -> str:
+def source_of_model(slim: fx.GraphModule) -> str:
     """The file's text."""
-    name = identifier(re.sub(r"\W", "_", type(slim).__name__) or "SlimModel")
+    name = identifier(re.sub(r"\W", "_", type(slim).__name__))
     imports = Imports()
-    layers = [line for line in _init_lines(slim, imports)]
-    body = forward_lines(slim, imports)
+    layers, body = _Layers(slim, imports).lines(), forward_lines(slim, imports)
+    helpers = list(_helpers(layers, slim))
     count = sum(parameter.numel() for parameter in slim.parameters())
-    parts = [
-        f'"""{name}: {count:,} parameters. Written by dst-analyze; the weights are in the safetensors file beside it."""',
-        "\n".join(["from pathlib import Path", "", *imports.lines()]),
-        'WEIGHTS = Path(__file__).with_suffix(".safetensors")',
-        *_helpers(layers, slim),
-        "\n".join(
-            [
-                f"class {name}(nn.Module):",
-                f"{_INDENT}def __init__(self) -> None:",
-                f"{_INDENT * 2}super().__init__()",
-                *(line for line in layers),
-                "",
-                *body,
-            ]
-        ),
-        _builder(slim, name),
-        _example(slim),
+    heading = [
+        f'"""{name}: {count:,} parameters.',
+        "",
+        "Written by dst-analyze. `build_model()` gives the model with its weights, from the safetensors file beside this.",
+        '"""',
     ]
+    own = [
+        f"class {name}(nn.Module):",
+        f"{_INDENT}def __init__(self) -> None:",
+        f"{_INDENT * 2}super().__init__()",
+        *layers,
+        "",
+        *body,
+    ]
+    functional = any("F." in line for line in (*body, *helpers))
+    top = [*heading, "", *imports.standard(), "", *imports.lines(functional), "", f"WEIGHTS = {_WEIGHTS}"]
+    parts = ["\n".join(top), *helpers, "\n".join(own), _builder(slim, name), _example(slim)]
     return "\n\n\n".join(part for part in parts if part) + "\n"
+
+
+_WEIGHTS = 'Path(__file__).with_suffix(".safetensors")'
 
 
 # --- layers -----------------------------------------------------------------------------------------------------
 
 
-def _init_lines(slim: fx.GraphModule, imports: Imports) -> Iterator[str]:
-    seen: dict[int, str] = {}
-    ties: list[str] = []
-    indent = _INDENT * 2
-    for name, value in _children(slim):
-        text = _expression(value, name, slim, imports, indent, seen, ties)
-        if is_plain(name):
-            yield f"{indent}self.{name} = {text}"
-        else:
-            yield f"{indent}setattr(self, {literal(name)}, {text})"
-    yield from (f"{indent}{tie}" for tie in ties)
+class _Layers:
+    """The lines of ``__init__``: every part of the model, in its order, with a remark where a width changed."""
+
+    def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
+        self._slim, self._imports = slim, imports
+        self._was = slim.meta.get("was", {})
+        self._persistent = set(slim.state_dict())
+        self._seen: dict[int, str] = {}
+        self._ties: list[str] = []
+
+    def lines(self) -> list[str]:
+        indent = _INDENT * 2
+        lines: list[str] = []
+        for name, value in _children(self._slim):
+            if is_plain(name):
+                lines += self._part(f"self.{name} = ", value, "", name, indent)
+            else:
+                lines += self._part(f"setattr(self, {literal(name)}, ", value, ")", name, indent)
+        return [*lines, *(f"{indent}{tie}" for tie in self._ties)]
+
+    def _part(self, before: str, value: Any, after: str, path: str, indent: str) -> list[str]:
+        if type(value) is nn.Module:
+            return self._container(before, value, after, path, indent)
+        code, note = self._tensor(value, path) if isinstance(value, torch.Tensor) else self._layer(value, path)
+        whole, end = (before + code + after, "") if after == ")" else (before + code, after)
+        line = wrapped(whole, indent, len(end)) + end
+        if not note:
+            return [indent + line]
+        if len(indent + line) + len(note) + 2 <= 120 and "\n" not in line:
+            return [f"{indent}{line}  {note}"]
+        return [f"{indent}{note}", indent + line]
+
+    def _container(self, before: str, value: nn.Module, after: str, path: str, indent: str) -> list[str]:
+        """Numbered parts as a Sequential, which is never called as one; named ones as a Block."""
+        lines: list[str] = []
+        for name, child in _children(value):
+            key, end = ("", ",") if is_listed(value) else (f"{name}=", ",")
+            if not is_listed(value) and not is_plain(name):
+                key, end = f"**{{{literal(name)}: ", "},"
+            lines += self._part(key, child, end, f"{path}.{name}", indent + _INDENT)
+        kind = "nn.Sequential" if is_listed(value) else "Block"
+        return [f"{indent}{before}{kind}(", *lines, f"{indent}){after}"]
+
+    def _layer(self, value: nn.Module, path: str) -> tuple[str, str]:
+        for own, parameter in value.named_parameters():
+            self._tie(f"{path}.{own}", parameter)
+        was = ", ".join(f"{key}={literal(old)}" for key, old in sorted(self._was.get(path, {}).items()))
+        return construct(value, self._imports), f"# was {was}" if was else ""
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> tuple[str, str]:
+        shape, kind = literal(tuple(tensor.shape)), str(tensor.dtype)
+        was = self._was.get(path, {}).get("shape")
+        note = f"# was {literal(was)}" if was else ""
+        made = f"torch.zeros({shape})" if kind == "torch.float32" else f"torch.zeros({shape}, dtype={kind})"
+        if not isinstance(tensor, nn.Parameter):
+            return f"nn.Buffer({made}{'' if path in self._persistent else ', persistent=False'})", note
+        self._tie(path, tensor)
+        if tensor.is_floating_point() and tensor.numel() > 1:  # without its weights the file still gives a fair start
+            made = f"torch.randn({shape}) * {float(tensor.detach().float().std()):.3g}"
+        return f"nn.Parameter({made})", note
+
+    def _tie(self, path: str, tensor: torch.Tensor) -> None:
+        """A parameter seen before under another name is the same one here too."""
+        first = self._seen.setdefault(id(tensor), path)
+        if first != path:
+            self._ties.append(f"{attribute('self', path, self._slim)} = {attribute('self', first, self._slim)}")
 
 
 def _children(module: nn.Module) -> list[tuple[str, Any]]:
     """What a container holds: parameters, buffers, modules."""
     tensors = [*module._parameters.items(), *module._buffers.items()]
     return [(name, value) for name, value in (*tensors, *module._modules.items()) if value is not None]
-
-
-def _expression(
-    value: Any, path: str, slim: fx.GraphModule, imports: Imports, indent: str, seen: dict[int, str], ties: list[str]
-) -> str:
-    """A value's constructor, with comments where a width changed; containers nest over lines of their own."""
-    if isinstance(value, torch.Tensor):
-        return _tensor(value, path, slim, seen, ties)
-    if type(value) is not nn.Module:
-        for own, parameter in value.named_parameters():
-            _tie(f"{path}.{own}", parameter, slim, seen, ties)
-        was = slim.meta.get("was", {}).get(path, {})
-        note = ", ".join(f"{key} was {old}" for key, old in sorted(was.items()))
-        return wrapped(construct(value, imports), indent) + (f"  # {note}" if note else "")
-    inner = indent + _INDENT
-    children = _children(value)
-    listed = [name for name, _ in children] == [str(i) for i in range(len(children))] and not value._parameters
-    lines = []
-    for name, child in children:
-        text = _expression(child, f"{path}.{name}", slim, imports, inner, seen, ties)
-        code, mark, note = text.rpartition("  # ")
-        if not mark or "\n" in note:
-            code, mark, note = text, "", ""
-        key = "" if listed else f"{name}=" if is_plain(name) else ""
-        if key or listed:
-            lines.append(f"{inner}{key}{code},{mark}{note}")
-        else:
-            lines.append(f"{inner}**{{{literal(name)}: {code}}},{mark}{note}")
-    if listed:
-        return "\n".join(["nn.ModuleList([", *lines, f"{indent}])"])
-    return "\n".join(["Block(", *lines, f"{indent})"])
-
-
-def _tensor(tensor: torch.Tensor, path: str, slim: fx.GraphModule, seen: dict[int, str], ties: list[str]) -> str:
-    shape, kind = literal(tuple(tensor.shape)), str(tensor.dtype)
-    made = f"torch.zeros({shape})" if kind == "torch.float32" else f"torch.zeros({shape}, dtype={kind})"
-    if not isinstance(tensor, nn.Parameter):
-        persistent = path in slim.state_dict()
-        return f"nn.Buffer({made}{'' if persistent else ', persistent=False'})"
-    _tie(path, tensor, slim, seen, ties)
-    if tensor.is_floating_point() and tensor.numel() > 1:  # without its weights the file still gives a fair start
-        made = f"torch.randn({shape}) * {float(tensor.detach().float().std()):.3g}"
-    was = slim.meta.get("was", {}).get(path, {}).get("shape")
-    return f"nn.Parameter({made})" + (f"  # shape was {literal(was)}" if was else "")
-
-
-def _tie(path: str, tensor: torch.Tensor, slim: fx.GraphModule, seen: dict[int, str], ties: list[str]) -> None:
-    """A parameter seen before under another name is the same one here too."""
-    first = seen.setdefault(id(tensor), path)
-    if first != path:
-        ties.append(f"{attribute('self', path, slim)} = {attribute('self', first, slim)}")
 
 
 _BLOCK = '''class Block(nn.Module):
@@ -185,7 +191,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
         "        tensors = load_file(weights)",
         "        for name, tensor in (*model.named_parameters(), *model.named_buffers()):",
         "            if tensor.shape != tensors[name].shape:",
-        '                raise ValueError(f"{name} is {list(tensors[name].shape)} in the file, {list(tensor.shape)} here")',
+        '                raise ValueError(f"{name}: {list(tensors[name].shape)} in the file, {list(tensor.shape)} here")',
         "            tensor.data = tensors[name]",
     ]
     if still:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -50,15 +51,22 @@ def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
     return [f"    def forward(self, {arguments}):", *lines]
 
 
+def _short_name(node: fx.Node) -> str:
+    """The last word of a module's path, or what the operation is called."""
+    if node.op == "call_module":
+        return next((part for part in reversed(str(node.target).split(".")) if not part.isdigit()), "x")
+    return str(getattr(node.target, "__name__", node.target)).strip("_")
+
+
 class _Writer:
     def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
         self._slim, self._imports = slim, imports
         self.placeholders = [node for node in slim.graph.nodes if node.op == "placeholder"]
         self.names: dict[fx.Node, str] = {}
-        self._taken: set[str] = set()
         self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
+        self._alive: set[str] = set()
         for node in self.placeholders:
-            self._name(node, str(node.target))
+            self.names[node] = self._fresh(str(node.target))
 
     def statement(self, node: fx.Node) -> list[str]:
         if node.op in ("placeholder", "get_attr"):
@@ -66,30 +74,27 @@ class _Writer:
         if node.op == "output":
             return [_INDENT + wrapped(f"return {self._value(node.args[0])}", _INDENT)]
         text = self._expression(node)
+        dying = [arg for arg in node.all_input_nodes if self._last[arg] is node and arg in self.names]
+        self._alive -= {self.names[arg] for arg in dying}
         if node.target is operator.setitem or not node.users:
             return [_INDENT + wrapped(text, _INDENT)]
-        if node.target in _IN_PLACE:  # changes its first argument, which may have other names
-            first, second = node.args
-            return [f"{_INDENT}{self._value(first)} {text} {self._value(second)}", *self._given_on(node, first)]
-        name = self._inherited(node) or self._name(node, node.name)
-        self.names[node] = name
-        return [_INDENT + wrapped(f"{name} = {text}", _INDENT)]
+        heir = next((arg for arg in dying if arg.meta.get("is_tensor") and node.meta.get("is_tensor")), None)
+        self.names[node] = self._keep(self.names[heir]) if heir else self._fresh(_short_name(node))
+        if node.target in _IN_PLACE:  # changes its first argument, which may live on under its own name
+            first, second = self._value(node.args[0]), self._value(node.args[1])
+            given_on = [] if self.names[node] == first else [f"{_INDENT}{self.names[node]} = {first}"]
+            return [f"{_INDENT}{first} {text} {second}", *given_on]
+        return [_INDENT + wrapped(f"{self.names[node]} = {text}", _INDENT)]
 
-    def _given_on(self, node: fx.Node, first: Any) -> list[str]:
-        self.names[node] = self.names[first] if self._last.get(first) is node else self._name(node, node.name)
-        return [] if self.names[node] == self.names[first] else [f"{_INDENT}{self.names[node]} = {self.names[first]}"]
+    def _fresh(self, wish: str) -> str:
+        """A name no living variable has."""
+        base = identifier(wish)
+        names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
+        return self._keep(next(name for name in names if name not in self._alive))
 
-    def _name(self, node: fx.Node, wish: str) -> str:
-        self.names[node] = identifier(wish, self._taken)
-        self._taken.add(self.names[node])
-        return self.names[node]
-
-    def _inherited(self, node: fx.Node) -> str | None:
-        """The variable of an argument that is not needed again: the result takes it over."""
-        for arg in node.all_input_nodes:
-            if self._last[arg] is node and arg in self.names:
-                return self.names[arg]
-        return None
+    def _keep(self, name: str) -> str:
+        self._alive.add(name)
+        return name
 
     # Expressions.
 
@@ -159,7 +164,9 @@ class _Writer:
     def _value(self, value: Any) -> str:
         if isinstance(value, fx.Node):
             if value.op == "get_attr":
-                return "self.training" if value.target == "training" else attribute("self", str(value.target), self._slim)
+                return (
+                    "self.training" if value.target == "training" else attribute("self", str(value.target), self._slim)
+                )
             return self.names[value]
         if isinstance(value, tuple):
             return f"({', '.join(map(self._value, value))}{',' if len(value) == 1 else ''})"

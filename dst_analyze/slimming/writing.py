@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import keyword
 import math
 from typing import Any
@@ -12,7 +13,7 @@ from torch import nn
 
 from dst_analyze.errors import ModelError
 
-_WIDTH = 116
+_WIDTH = 120
 _RESERVED = {"torch", "nn", "F", "math", "operator", "self", "Path", "WEIGHTS", "load_file", "Block", *dir(builtins)}
 
 
@@ -69,25 +70,45 @@ def attribute(start: str, path: str, root: nn.Module) -> str:
     """The expression for a module or tensor by its qualified name."""
     module: Any = root
     for name in path.split("."):
-        listed = isinstance(module, nn.Module) and _is_listed(module) and module is not root
-        start = f"{start}[{int(name)}]" if listed else (
-            f"{start}.{name}" if is_plain(name) else f"getattr({start}, {literal(name)})"
+        listed = isinstance(module, nn.Module) and is_listed(module) and module is not root
+        start = (
+            f"{start}[{int(name)}]"
+            if listed
+            else (f"{start}.{name}" if is_plain(name) else f"getattr({start}, {literal(name)})")
         )
         module = getattr(module, name, None)
     return start
 
 
-def _is_listed(module: nn.Module) -> bool:
-    """Containers of numbered parts are written as lists."""
+def is_listed(module: nn.Module) -> bool:
+    """Whether a container holds numbered parts and nothing else: those are written as a list."""
     names = [*module._modules, *module._parameters, *module._buffers]
     return type(module) is nn.Module and bool(names) and names == [str(i) for i in range(len(module._modules))]
 
 
-def wrapped(text: str, indent: str) -> str:
-    """A long line broken at commas inside its brackets, never inside a string."""
-    if len(indent) + len(text) <= _WIDTH:
+def wrapped(text: str, indent: str, after: int = 0) -> str:
+    """A long line broken inside its last brackets: what is in them on one line of its own, else one line each.
+
+    ``after``: the length of what will follow it on its last line.
+    """
+    if len(indent) + len(text) + after <= _WIDTH or text[-1:] not in (")", "]"):
         return text
-    pieces, depth, quote, start, escaped = [], 0, "", 0, False
+    start, pieces = _last_brackets(text)
+    inner = f"{indent}    "
+    together = ", ".join(pieces)
+    subscript = text[start] == "[" and start and (text[start - 1].isalnum() or text[start - 1] in "_)]")
+    if len(inner) + len(together) <= _WIDTH or subscript:
+        lines = [inner + together]
+    else:
+        lines = [f"{inner}{wrapped(piece, inner, 1)}," for piece in pieces]
+    return "\n".join([text[: start + 1], *lines, indent + text[-1]])
+
+
+def _last_brackets(text: str) -> tuple[int, list[str]]:
+    """Where the brackets that end a line begin, and what stands between their commas."""
+    opened: list[int] = []
+    commas: dict[int, list[int]] = {}
+    start, quote, escaped = 0, "", False
     for i, letter in enumerate(text):
         if quote:
             quote = "" if letter == quote and not escaped else quote
@@ -95,17 +116,11 @@ def wrapped(text: str, indent: str) -> str:
         elif letter in "\"'":
             quote = letter
         elif letter in "([{":
-            depth += 1
+            opened.append(i)
         elif letter in ")]}":
-            depth -= 1
-        elif letter == "," and depth and text[i + 1 : i + 2] == " ":
-            pieces.append(text[start : i + 1])
-            start = i + 2
-    pieces.append(text[start:])
-    lines = [pieces[0]]
-    for piece in pieces[1:]:
-        if len(indent) + 4 + len(lines[-1]) + len(piece) < _WIDTH:
-            lines[-1] += f" {piece}"
-        else:
-            lines.append(f"{indent}    {piece}")
-    return "\n".join(lines)
+            start = opened.pop()
+        elif letter == "," and opened:
+            commas.setdefault(opened[-1], []).append(i)
+    borders = [start, *commas.get(start, []), len(text) - 1]
+    pieces = [text[a + 1 : b].strip() for a, b in itertools.pairwise(borders)]
+    return start, [piece for piece in pieces if piece]

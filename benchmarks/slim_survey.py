@@ -1,0 +1,206 @@
+"""How far slimming gets on models nobody here wrote.
+
+    python benchmarks/slim_survey.py --out FILE.jsonl [--source torchvision.classification] [--only PATTERN ...]
+
+For each model half of the units of every removable group leave at random. Then: does every parameter have the planned
+shape; does the slim model run forward and backward in training mode at two batch sizes; does it compute what the model
+computes whose removed channels were silenced (`exact`: groups whose removal can be exact, in float64); does its source
+build it again with identical outputs. One process per model, one line of JSON each; lines already in FILE are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # run from anywhere, installed or not
+
+import zoo_models  # noqa: E402
+
+FACTORIES = {
+    "torchvision": zoo_models.torchvision_models,
+    "timm": zoo_models.timm_models,
+    "transformers": zoo_models.transformers_models,
+}
+STAGES = ("coupled", "shapes", "trains", "exact", "source")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="torchvision.classification", help="as far as it is given")
+    parser.add_argument("--only", nargs="*", default=["*"], help="only models whose name matches a shell pattern")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--timeout", type=float, default=400, help="seconds for one model")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measure(options.source, options.worker)))
+        return
+    done = {row["name"]: row for row in _rows(options.out)}
+    for entry in _entries(options.source):
+        if entry.name in done or not any(fnmatch(entry.name, pattern) for pattern in options.only):
+            continue
+        row = _in_a_process(options.source, entry.name, options.timeout)
+        with options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(_shown(row), flush=True)
+    print(summary(_rows(options.out)))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _entries(source: str) -> list[zoo_models.ZooModel]:
+    return [entry for entry in FACTORIES[source.partition(".")[0]]() if entry.source.startswith(source)]
+
+
+def _in_a_process(source: str, name: str, timeout: float) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--source", source, "--worker", name, "--out", "-"]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return {"name": name, "error": f"not done after {timeout:.0f} s"}
+    last = run.stdout.strip().rpartition("\n")[2]
+    return json.loads(last) if last.startswith("{") else {"name": name, "error": run.stderr.strip()[-300:]}
+
+
+def measure(source: str, name: str) -> dict[str, Any]:
+    """Everything about one model, as far as it gets."""
+    import torch
+
+    from dst_analyze.model.tracing import trace_model
+    from dst_analyze.slimming.build import planned_shapes, slim
+    from dst_analyze.slimming.coupling import couple
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    entry = next(entry for entry in _entries(source) if entry.name == name)
+    model = _stirred(entry.build())
+    inputs = entry.inputs(model)
+    row: dict[str, Any] = {"name": name, **dict.fromkeys(STAGES, False)}
+    try:
+        traced = trace_model(model, inputs)
+        start = time.perf_counter()
+        coupling = couple(traced)
+        row |= {"rung": traced.rung, "coupling_seconds": round(time.perf_counter() - start, 2)}
+        row |= {"groups": len(coupling.groups), "removable": len(coupling.removable)}
+        row["coupled"] = bool(coupling.removable)
+        rng = random.Random(0)
+        removal = {group.name: rng.sample(range(group.width), group.width // 2) for group in coupling.removable}
+        start = time.perf_counter()
+        small = slim(traced, removal, coupling=coupling)
+        row["slim_seconds"] = round(time.perf_counter() - start, 2)
+        row["params"] = [sum(p.numel() for p in module.parameters()) for module in (traced.graph_module, small)]
+        planned = planned_shapes(coupling, removal)
+        tensors = {**dict(small.named_parameters()), **dict(small.named_buffers())}
+        row["shapes"] = all(tuple(t.shape) == planned.get(key, tuple(t.shape)) for key, t in tensors.items())
+        row["source"] = _round_trip(small, inputs.tensors())
+        row["trains"] = _trains(small, inputs.tensors())
+        exact = {name: removal[name] for name in (group.name for group in coupling.removable if not group.inexact)}
+        row |= {"exact_groups": len(exact), "error": _difference(traced, coupling, exact)}
+        row["exact"] = row["error"] < 1e-6
+    except Exception as error:
+        row["failure"] = f"{type(error).__name__}: {str(error)[:300]}"
+    return row
+
+
+def _stirred(model: Any) -> Any:
+    """Zero-initialised heads and scales would hide what is wrong before them."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    return model
+
+
+def _trains(module: Any, tensors: list[Any]) -> bool:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    module.train()
+    for repeat in (1, 2):
+        module.zero_grad()
+        output = module(*(torch.cat([t] * repeat) if t.ndim else t for t in tensors))
+        floats = [leaf for leaf in tree_leaves(output) if torch.is_tensor(leaf) and leaf.is_floating_point()]
+        sum(leaf.square().mean() for leaf in floats).backward()
+        if any(parameter.grad is None for parameter in module.parameters() if parameter.requires_grad):
+            return False
+    return True
+
+
+def _round_trip(module: Any, tensors: list[Any]) -> bool:
+    import importlib.util
+
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from dst_analyze.slimming.source import write_source
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_source(module, Path(folder) / "slim_model.py")
+        spec = importlib.util.spec_from_file_location("slim_model", path)
+        assert spec is not None
+        assert spec.loader is not None
+        file = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(file)
+        again = file.build_model()
+    if list(again.state_dict()) != list(module.state_dict()):
+        return False
+    for mode in (False, True):
+        outputs = []
+        for one in (module, again):
+            torch.manual_seed(1)
+            with torch.no_grad():
+                outputs.append(tree_leaves(one.train(mode)(*(t.clone() for t in tensors))))
+        if not all(torch.equal(a, b) for a, b in zip(*outputs, strict=True) if torch.is_tensor(a)):
+            return False
+    return True
+
+
+def _difference(traced: Any, coupling: Any, removal: Any) -> float:
+    """Between the slim model and the model with its removed channels silenced, relative to how far inputs differ."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    from dst_analyze.slimming.build import silenced, slim
+
+    small = slim(traced, removal, coupling=coupling).double().eval()
+    large = silenced(traced, removal, coupling=coupling).double().eval()
+    tensors = [t.double() if t.is_floating_point() else t for t in traced.inputs.tensors()]
+    worst = 0.0
+    with torch.no_grad():
+        for a, b in zip(tree_leaves(large(*tensors)), tree_leaves(small(*tensors)), strict=True):
+            if torch.is_tensor(a) and a.is_floating_point():
+                worst = max(worst, float((a - b).abs().max() / (a - a.mean(0)).abs().max().clamp_min(1e-12)))
+    return worst
+
+
+def _shown(row: dict[str, Any]) -> str:
+    stages = " ".join(stage if row.get(stage) else f"NOT-{stage}" for stage in STAGES)
+    old, new = row.get("params", (0, 0))
+    return (
+        f"{row['name']:28} {stages}  {row.get('removable', 0):3} of {row.get('groups', 0):3} groups,"
+        f" {old / 1e6:6.2f} -> {new / 1e6:6.2f} M, {row.get('coupling_seconds', 0):5.2f} + {row.get('slim_seconds', 0):5.2f} s"
+        f"  {row.get('failure', '')}"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    counts = ", ".join(f"{stage} {sum(bool(row.get(stage)) for row in rows)}" for stage in STAGES)
+    return f"{len(rows)} models: {counts}"
+
+
+if __name__ == "__main__":
+    main()
