@@ -1,0 +1,116 @@
+"""What the sweep says of each group of channels: how much of it remained, as seen from both its ends.
+
+A channel is made by a row of some weights and read by columns of others; it is as needed as the two together say. The
+density of a group is the geometric mean of the share left in the weights that make it and in those that read it, and
+then over the trials (alphas and seeds), so that a group counts as thin only where it is thin everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dst_analyze.slimming.coupling import Coupling, Group
+
+Values = npt.NDArray[np.float64]
+Masks = Mapping[str, npt.NDArray[np.bool_]]
+
+_FLOOR = 1e-3
+"""Densities are told apart down to this: below it a group is as good as empty."""
+
+
+@dataclass(frozen=True)
+class GroupEvidence:
+    """``density`` of the group; ``units``: of each unit; ``sorted_units``: of its densest unit, the next, ... per trial.
+
+    Trials that start from other weights number their units otherwise, so what a unit is like is known best by its place
+    in the order: ``sorted_units`` is the mean over trials of the sorted densities.
+    """
+
+    density: float
+    units: Values
+    sorted_units: Values
+
+    @classmethod
+    def equal(cls, width: int, density: float = 1.0) -> GroupEvidence:
+        return cls(density, np.full(width, density), np.full(width, density))
+
+
+Evidence = Mapping[str, GroupEvidence]
+
+
+def from_masks(coupling: Coupling, parameters: Mapping[str, str], trials: Iterable[Masks]) -> dict[str, GroupEvidence]:
+    """Evidence from final masks; ``parameters`` maps a layer to the parameter its mask is of."""
+    groups = coupling.removable
+    seen: dict[str, list[Values]] = {group.name: [] for group in groups}
+    for masks in trials:
+        by_parameter = {parameters[layer]: mask for layer, mask in masks.items()}
+        for group in groups:
+            units = _unit_densities(coupling, group, by_parameter)
+            if units is not None:
+                seen[group.name].append(units)
+    return {group.name: _summed_up(group, seen[group.name]) for group in groups}
+
+
+def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> dict[str, GroupEvidence]:
+    """Evidence from layers' remaining ratios, one mapping per trial: what is known without masks, of the null too."""
+
+    def density(group: Group, trial: Mapping[str, float]) -> float | None:
+        ends = [[trial[layer] for layer in group.layers(role) if layer in trial] for role in ("produces", "reads")]
+        return _both_ends([float(np.mean(end)) for end in ends if end])
+
+    found = {}
+    for group in coupling.removable:
+        trials = [value for trial in ratios if (value := density(group, trial)) is not None]
+        found[group.name] = GroupEvidence.equal(group.width, _typical(np.array(trials))) if trials else _unknown(group)
+    return found
+
+
+def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | None:
+    """The density of each unit in one trial; None where no mask touches the group."""
+    first = {unit: place for place, unit in enumerate(group.units)}
+    sums = {role: np.zeros((2, group.width)) for role in ("produces", "reads")}
+    for member in group.members:
+        mask = masks.get(member.name)
+        if mask is None or member.role not in sums:
+            continue
+        kept = np.moveaxis(mask, member.dim, 0).reshape(mask.shape[member.dim], -1)
+        for units in coupling.parameters[member.name].axes[member.dim]:
+            places = np.array([first.get(unit, -1) for unit in units.tolist()])
+            mine = places >= 0
+            np.add.at(sums[member.role][0], places[mine], kept[mine].sum(1))
+            np.add.at(sums[member.role][1], places[mine], kept.shape[1])
+    ends = [left / whole for left, whole in sums.values() if whole.all()]
+    return _both_ends(ends)
+
+
+def _both_ends[T: (float, Values)](ends: Sequence[T]) -> T | None:
+    if not ends:
+        return None
+    return np.exp(np.mean([np.log(np.maximum(end, _FLOOR)) for end in ends], axis=0))
+
+
+def _typical(values: Values) -> float:
+    return float(np.exp(np.log(np.maximum(values, _FLOOR)).mean()))
+
+
+def _summed_up(group: Group, trials: Sequence[Values]) -> GroupEvidence:
+    if not trials:
+        return _unknown(group)
+    units = np.stack(trials)
+    return GroupEvidence(
+        density=_typical(units.mean(1)),
+        units=np.exp(np.log(units).mean(0)),
+        sorted_units=np.exp(np.log(-np.sort(-units, axis=1)).mean(0)),
+    )
+
+
+def _unknown(group: Group) -> GroupEvidence:
+    """Nothing was measured on either side: nothing is taken away."""
+    return GroupEvidence.equal(group.width)
+
+
+Share = Callable[[GroupEvidence, float], float]

@@ -1,0 +1,285 @@
+"""A slimmer architecture as a value: which channels go, what that saves, what cannot go and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from pydantic import ValidationError
+
+from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, widths_for
+from dst_analyze.slimming.build import slim
+from dst_analyze.slimming.coupling import Coupling, Group, couple
+from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
+from dst_analyze.sweep.layout import MASKS, trial_folder
+from dst_analyze.sweep.masks import read_masks
+from dst_analyze.sweep.record import Json, SweepRecord
+
+
+class GroupPlan(Json):
+    """One group: how wide it was and will be, in channels, and which of its units go."""
+
+    group: str
+    layers: tuple[str, ...]
+    readers: tuple[str, ...] = ()
+    width: int
+    new_width: int
+    removed: tuple[int, ...] = ()
+    units: int
+    density: float | None = None
+    reason: str = ""  # why it stays as it is, where the budget had no say
+
+
+class FrozenGroup(Json):
+    """Channels that cannot be removed, and why."""
+
+    group: str
+    layers: tuple[str, ...]
+    reason: str
+
+
+class TensorShape(Json):
+    """An input of the model, for building it again."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class SlimPlan(Json):
+    """Widths for a model of a given shape; `slim_model` builds it."""
+
+    schema_version: Literal[1] = 1
+    model: str
+    parameters: dict[str, tuple[int, ...]]
+    inputs: tuple[TensorShape, ...]
+    rule: str
+    asked: dict[str, float]
+    groups: tuple[GroupPlan, ...]
+    frozen: tuple[FrozenGroup, ...]
+    params: int
+    new_params: int
+    macs: int | None
+    new_macs: int | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def removal(self) -> dict[str, tuple[int, ...]]:
+        return {group.group: group.removed for group in self.groups if group.removed}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per group: old and new width."""
+        columns = ["group", "layers", "width", "new_width", "density", "reason"]
+        rows = [
+            (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def save(self, path: Path | str) -> None:
+        Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path | str) -> SlimPlan:
+        try:
+            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FolderError(f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one") from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+            where = ".".join(map(str, first["loc"]))
+            raise FolderError(f"this is no plan: {where}: {first['msg']}", place=str(path), hint="`dst-analyze slim` makes one") from error
+
+
+def suggest_widths(
+    traced: TracedModel,
+    record: SweepRecord,
+    *,
+    target_params: float | None = None,
+    target_macs: float | None = None,
+    round_to: int = 8,
+    min_width: int = 1,
+    keep: Sequence[str] = (),
+    rule: str = DEFAULT_RULE,
+    coupling: Coupling | None = None,
+) -> SlimPlan:
+    """Widths for a share of the model's parameters, of its MACs, or of both, from what remained in a sweep."""
+    coupling = coupling or couple(traced)
+    evidence = sweep_evidence(coupling, record)
+    limits = Limits(round_to, min_width, tuple(keep))
+    return plan_widths(
+        traced, coupling, evidence, rule=rule, limits=limits, target_params=target_params, target_macs=target_macs
+    )
+
+
+def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
+    """What the final masks of all trials say of every group."""
+    parameters = dict(zip(record.layers["layer"], record.layers["parameter"], strict=True))
+    trials = [t for t in record.trials if t.alpha in record.alphas and t.status == "done" and not t.control]
+    return from_masks(coupling, parameters, (read_masks(trial_folder(record.folder, t.key) / MASKS) for t in trials))
+
+
+def null_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
+    """What the initial weights alone would have said: the suggestion that knows nothing of the data."""
+    frame = record.frame[~record.frame["control"]]
+    last = frame.groupby(["alpha", "seed"])["step"].transform("max")
+    ended = frame[frame["step"] == last]
+    return from_ratios(coupling, [dict(zip(t["layer"], t["null"], strict=True)) for _, t in ended.groupby(["alpha", "seed"])])
+
+
+def plan_widths(
+    traced: TracedModel,
+    coupling: Coupling,
+    evidence: Evidence,
+    *,
+    rule: str = DEFAULT_RULE,
+    limits: Limits,
+    target_params: float | None = None,
+    target_macs: float | None = None,
+) -> SlimPlan:
+    """The plan that evidence leads to; its sizes are counted on the model that was built from it."""
+    if rule not in RULES:
+        raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
+    asked = {name: value for name, value in (("params", target_params), ("macs", target_macs)) if value is not None}
+    if not asked:
+        raise OptionError("nothing says how small the model should be", hint="give --target-params or --target-macs")
+    for name, share in asked.items():
+        if not 0 < share < 1:
+            raise OptionError(f"{share} is not a share between 0 and 1", place=f"--target-{name}", hint="such as 0.5")
+    if traced.graph_module is None or not coupling.removable:
+        raise ModelError(
+            "no channels of this model can be removed",
+            hint="`dst-analyze inspect` says what the tracer could not follow; frozen groups name the reason",
+        )
+    costs = costs_of(traced, coupling)
+    count = {"params": costs.params, "macs": costs.macs}
+    widths: Widths = {group.name: group.width for group in coupling.removable}
+    for name, share in asked.items():
+        whole = count[name]({})
+        chosen = widths_for(coupling.removable, evidence, RULES[rule], limits, count[name], share * whole)
+        widths = {group: min(width, chosen.get(group, width)) for group, width in widths.items()}
+    return plan_of(traced, coupling, widths, evidence, rule=rule, asked=asked, limits=limits)
+
+
+def costs_of(traced: TracedModel, coupling: Coupling) -> Costs:
+    assert traced.graph_module is not None
+    numel = {name: p.numel() for name, p in traced.graph_module.named_parameters()}
+    macs = {layer.parameter: layer.macs for layer in traced.layers if layer.macs}
+    return Costs(coupling, numel, macs)
+
+
+def plan_of(
+    traced: TracedModel,
+    coupling: Coupling,
+    widths: Mapping[str, int],
+    evidence: Evidence,
+    *,
+    rule: str,
+    asked: Mapping[str, float],
+    limits: Limits,
+) -> SlimPlan:
+    """The plan for given widths, in units; in each group the thinnest units go, of equals those with small weights."""
+    assert traced.graph_module is not None
+    weights = {name: p.detach() for name, p in traced.graph_module.named_parameters()}
+    groups = []
+    for group in coupling.removable:
+        width, per_unit = widths[group.name], max(1, group.channels // group.width)
+        order = np.lexsort((_magnitudes(coupling, group, weights), np.round(evidence[group.name].units, 6)))
+        groups.append(
+            GroupPlan(
+                group=group.name,
+                layers=group.layers("produces"),
+                readers=group.layers("reads"),
+                width=group.channels,
+                new_width=width * per_unit,
+                removed=tuple(sorted(order[: group.width - width].tolist())),
+                units=group.width,
+                density=round(evidence[group.name].density, 4),
+                reason="kept, as asked" if limits.kept(group) else "",
+            )
+        )
+    removal = {group.group: group.removed for group in groups if group.removed}
+    built = slim(traced, removal, coupling=coupling)
+    small = trace_model(built, traced.inputs)
+    plan = SlimPlan(
+        model=type(traced.model).__name__,
+        parameters={name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()},
+        inputs=tuple(
+            TensorShape(shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch.")) for t in traced.inputs.tensors()
+        ),
+        rule=rule,
+        asked=dict(asked),
+        groups=tuple(groups),
+        frozen=tuple(FrozenGroup(group=f.group, layers=f.layers, reason=f.reason) for f in coupling.frozen),
+        params=_size(traced.graph_module),
+        new_params=_size(built),
+        macs=traced.macs,
+        new_macs=small.macs,
+    )
+    return plan.model_copy(update={"notes": tuple(_missed(plan, limits))})
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
+    """What to say where a budget is not met to within the tolerance."""
+    notes = []
+    reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
+    binding = [name for name, share in plan.asked.items() if abs(reached[name] - share) <= TOLERANCE * share]
+    for name, share in plan.asked.items():
+        if name in binding or (binding and reached[name] < share):
+            continue  # another budget was the tighter one
+        least = all(group.new_width <= max(limits.min_width, limits.round_to) for group in plan.groups if not group.reason)
+        if reached[name] > share and least:
+            why = "every group is at its floor, and the rest cannot be removed (see what is frozen)"
+        elif reached[name] > share:
+            why = f"widths are multiples of {limits.round_to}"
+        else:
+            why = f"widths are multiples of {limits.round_to}, and one more step is too many"
+        notes.append(f"asked for {share:.1%} of the {name}, reached {reached[name]:.1%}: {why}")
+    return notes
+
+
+def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
+    """The size of the weights that make each unit: which of two equally thin ones to rather lose."""
+    first = {unit: place for place, unit in enumerate(group.units)}
+    sums = np.zeros(group.width)
+    for member in group.members:
+        if member.role == "produces" and member.name in weights:
+            weight = weights[member.name].float().movedim(member.dim, 0).flatten(1).square().sum(1).cpu().numpy()
+            for units in coupling.parameters[member.name].axes[member.dim]:
+                places = np.array([first.get(unit, -1) for unit in units.tolist()])
+                np.add.at(sums, places[places >= 0], weight[places >= 0])
+    return sums
+
+
+def slim_model(model: torch.nn.Module | TracedModel, plan: SlimPlan, example_inputs: Any = None) -> torch.fx.GraphModule:
+    """The model that a plan describes, with the trained weights that are left; the one given is not touched."""
+    traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
+    assert traced.graph_module is not None
+    given = {name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()}
+    for name in dict.fromkeys((*plan.parameters, *given)):
+        if given.get(name) != plan.parameters.get(name):
+            there, here = (
+                "no such parameter" if shape is None else str(list(shape))
+                for shape in (plan.parameters.get(name), given.get(name))
+            )
+            raise ModelError(
+                f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
+                hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
+            )
+    return slim(traced, plan.removal)
+
+
+def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:
+    if example_inputs is None:
+        example_inputs = Inputs(tuple(torch.zeros(i.shape, dtype=getattr(torch, i.dtype)) for i in plan.inputs))
+    return trace_model(model, example_inputs)
