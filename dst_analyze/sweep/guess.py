@@ -10,7 +10,7 @@ from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.recipe import Recipe
 from dst_analyze.sweep.search import rounded
 
-_HALVING = 0.025
+_HALVING = 0.015
 """Alpha times how far the recipe carries a *weight* under a constant pull of one, where half of a model remains."""
 _SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
 

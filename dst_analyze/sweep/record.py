@@ -126,7 +126,9 @@ class SweepConfig(Json):
                 ) from None
             text = first["msg"].removeprefix("Value error, ")
             place = f"option {name}, given as {first['input']!r}" if name else ""
-            hint = "alphas are the strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
+            hint = (
+                "alphas are auto or strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
+            )
             raise OptionError(text[:1].lower() + text[1:], place=place, hint=hint) from None
 
     @property
@@ -292,6 +294,12 @@ class SweepRecord:
     def at(self, alpha: float) -> list[TrialResult]:
         """The trials of one alpha that ended well, controls apart."""
         return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
+
+    @property
+    def probed(self) -> tuple[float, ...]:
+        """Alphas that the search tried and did not need."""
+        tried = {trial.alpha for trial in self.trials if trial.alpha is not None}
+        return tuple(sorted(tried - set(self.alphas)))
 
     def remaining(self, alpha: float) -> float | None:
         """The model's remaining ratio at one alpha, mean over seeds."""

@@ -16,7 +16,9 @@ WEAKEST, STRONGEST = 1e-12, 1e3
 """Alphas beyond which no search goes."""
 _SLOPE = -0.8  # of the log odds against log alpha: what is typical, where only one alpha was tried
 _STEEPEST, _FLATTEST = -4.0, -0.2
-_FARTHEST = math.log(30)  # how far beyond all that was tried one step may go
+_FARTHEST = math.log(12)  # how far beyond all that was tried one step may go
+_TWICE = math.log(2)
+_CLIFF = 5.0  # in log odds
 _NARROW = math.log(1.05)  # a bracket in which noise is all there is
 _FEWEST = 1e-4  # remaining ratios are told apart down to this
 
@@ -58,7 +60,11 @@ def rounded(alpha: float) -> float:
 
 
 def _between(seen: Mapping[float, float], target: float) -> float | None:
-    """Where the target should lie; None where noise is all that is left between."""
+    """Where the target should lie; None where there is no coming nearer.
+
+    Layers that collapse are reset, so that beyond some alpha more remains again: where the strongest did not leave
+    least, the alpha that did is gone beyond by halves.
+    """
     points = sorted((math.log(alpha), _log_odds(ratio)) for alpha, ratio in seen.items())
     goal = _log_odds(target)
     brackets = [(low, high) for low, high in pairwise(points) if low[1] >= goal > high[1]]
@@ -66,9 +72,18 @@ def _between(seen: Mapping[float, float], target: float) -> float | None:
         (x0, y0), (x1, y1) = brackets[0]
         if x1 - x0 < _NARROW:
             return None
-        share = min(max((y0 - goal) / (y0 - y1), 0.1), 0.9)
+        # Across a cliff, where trials collapse or diverge, a line says little: rather halve.
+        least = 0.4 if y0 - y1 > _CLIFF else 0.1
+        share = min(max((y0 - goal) / (y0 - y1), least), 1 - least)
         return _fine(math.exp(x0 + share * (x1 - x0)))
-    outer, inner = (points[-1], points[-2:-1]) if points[-1][1] >= goal else (points[0], points[1:2])
+    if points[-1][1] < goal:
+        outer, inner = points[0], points[1:2]
+    elif points[-1][1] > (least := min(y for _, y in points)):
+        last = max(i for i, (_, y) in enumerate(points) if y == least)
+        (x0, _), (x1, _) = points[last : last + 2]
+        return _fine(math.exp((x0 + x1) / 2)) if x1 - x0 > _TWICE else None
+    else:
+        outer, inner = points[-1], points[-2:-1]
     step = (goal - outer[1]) / _slope(outer, inner)
     alpha = math.exp(outer[0] + min(max(step, -_FARTHEST), _FARTHEST))
     return _fine(alpha) if WEAKEST <= alpha <= STRONGEST else None
