@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from dst_analyze.sweep.layout import (
 from dst_analyze.sweep.record import (
     READING_COLUMNS,
     SCHEMA,
+    STEP_COLUMNS,
     Json,
     Manifest,
     SweepConfig,
@@ -128,8 +130,15 @@ def read_run(path: Path | str) -> SweepRecord:
         if t.alpha in alphas and t.status == "done"
     ]
     frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
+    steps = pd.concat(
+        [
+            _of_trial(read_csv(trial_folder(path, t.key) / STEPS, STEP_COLUMNS, numbers=STEP_COLUMNS), t.key)
+            for t in trials
+        ],
+        ignore_index=True,
+    )
     seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
-    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, seconds, alphas, targets)
+    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets)
 
 
 def _read_result(run: Path, key: TrialKey) -> TrialResult:
@@ -169,7 +178,7 @@ def _no_readings() -> pd.DataFrame:
 
 
 def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
-    readings.insert(0, "alpha", key.alpha)
+    readings.insert(0, "alpha", math.nan if key.alpha is None else key.alpha)
     readings.insert(1, "seed", key.seed)
     readings.insert(2, "control", key.control)
     return readings

@@ -279,6 +279,7 @@ class SweepRecord:
     layers: pd.DataFrame
     trials: tuple[TrialResult, ...]
     frame: pd.DataFrame
+    steps: pd.DataFrame  # of the whole model: loss, score and share left by trial and step; alpha is NaN for dense
     seconds: float  # of all trials together
     alphas: tuple[float, ...]
     targets: tuple[Target, ...] = ()
