@@ -86,6 +86,10 @@ class DefaultGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
+def _alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
+    return value if value == "auto" else _numbers(ctx, param, value)
+
+
 def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Numbers separated by commas; whether they make sense is the sweep's to say."""
     if value is None:
@@ -146,13 +150,24 @@ def model_options(command: Decorated) -> Decorated:
 @model_options
 @click.option(
     "--alphas",
-    callback=_numbers,
+    callback=_alphas,
     metavar="A,B,...",
-    help="Strengths of pruning, a trial for each.  [default: 1e-4,3e-4,1e-3, for a short run]",
+    help="Strengths of pruning, a trial for each; auto finds some that leave 80 to 10 % of the model.  [default: auto]",
+)
+@click.option(
+    "--target-remaining",
+    callback=_numbers,
+    metavar="R,S,...",
+    help="Search the alpha that leaves each of these shares of the weights, such as 0.5,0.2.",
 )
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds.")
 @click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]")
 @click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data.")
+@click.option("--until-stable", is_flag=True, help="End a trial once the order of its layers no longer changes.")
+@click.option("--max-epochs", type=int, metavar="N", help="With --until-stable: the longest a trial may take.")
+@click.option(
+    "--control", type=click.Choice(["shuffled-labels"]), help="Repeat the sweep on data that have nothing to teach."
+)
 @click.option("--batch-size", type=int, metavar="N", help="Samples per batch.  [default: 64]")
 @click.option(
     "--data",

@@ -101,7 +101,7 @@ def sweep_table(record: SweepRecord, width: int) -> Table:
     from dst_analyze.ranking.table import remaining_table
     from dst_analyze.sweep.record import alpha_label
 
-    kind, facts, alphas = record.manifest.data.score, record.layers, record.config.alphas
+    kind, facts, alphas = record.manifest.data.score, record.layers, record.alphas
     rows = [
         [short(params), short(macs), *map(_percent, ratios)]
         for params, macs, ratios in zip(facts["params"], facts["macs"], remaining_table(record).to_numpy(), strict=True)

@@ -15,6 +15,7 @@ from dst_analyze.sweep.events import (
     Emit,
     Event,
     Notice,
+    SweepExtended,
     SweepStarted,
     TrialFailed,
     TrialFinished,
@@ -36,7 +37,7 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     show(where, visible(manifest.model.coverage))
     show(where, f"thresholds on a clock of {manifest.clock:.3g}, on {visible(manifest.device)}")
     if manifest.warning:
-        show(where, Text.assemble(("! Too short to prune: ", "bold yellow"), visible(manifest.warning)))
+        show(where, Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
     lines = Lines(manifest, where)
     if not where.is_terminal:
         yield lines
@@ -78,6 +79,8 @@ class Lines:
                 there = f", {done} of them there already" if done else ""
                 at_once = ": the run is complete" if done == trials else f", {jobs} at once" if jobs > 1 else ""
                 return f"{trials} trials of {steps} steps{there}{at_once}"
+            case SweepExtended(trials=trials):
+                return f"the search for alphas goes on: {trials} trials by now"
             case TrialFinished(trial=trial, seconds=seconds):
                 return (
                     f"{trial.label}: {_standing(event.loss, event.remaining, event.score, self.score)}, {seconds:.1f} s"
@@ -124,6 +127,11 @@ class Bars:
                 self.total = self.rows.add_task("steps", total=(trials - done) * steps, standing="")
                 self.left, self.trials = trials - done, trials
                 self._count()
+            case SweepExtended(trials=trials) if self.total is not None:
+                more = trials - self.trials
+                self.left, self.trials = self.left + more, trials
+                self.rows.update(self.total, total=self._whole() + more * self.steps)
+                self._count()
             case TrialStarted(trial=trial, steps=steps):
                 self.running[trial] = self.rows.add_task(trial.label, total=steps, standing="")
             case TrialStep(trial=trial, step=step) if trial in self.running:
@@ -142,15 +150,17 @@ class Bars:
         if row is not None:
             self.rows.remove_task(row)
 
+    def _whole(self) -> float:
+        return next((task.total or 0 for task in self.rows.tasks if task.id == self.total), 0)
+
     def _count(self) -> None:
         """All steps of the sweep: those of the trials that ended, and of those under way."""
         if self.total is None:
             return
-        whole = self.rows.tasks[self.rows.task_ids.index(self.total)].total or 0
         under_way = sum(self.rows.tasks[self.rows.task_ids.index(row)].completed for row in self.running.values())
         self.rows.update(
             self.total,
-            completed=whole - self.left * self.steps + under_way,
+            completed=self._whole() - self.left * self.steps + under_way,
             description=f"{self.trials - self.left} of {self.trials} trials",
         )
 

@@ -142,6 +142,25 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
     assert not list((tmp_path / "run").rglob("*.dst-*"))
 
 
+def test_a_search_that_is_killed_finds_what_it_would_have_found(tmp_path):
+    searching = ("--target-remaining", "0.6,0.2", "--steps", "60", "--lr", "0.1", "--seeds", "2")
+    for folder in ("whole", "killed"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder)
+    events, _ = finish(tmp_path / "whole", *searching, "--jobs", "2")
+    assert [event for event in events if event["event"] == "sweep_extended"]
+    for trials in (1, 2):
+        process = start(tmp_path / "killed", *searching, "--resume", "--jobs", "1")
+        for _ in range(trials):
+            events_until(process, lambda event: event["event"] == "trial_finished")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert gone(process.pid, 5)
+    finish(tmp_path / "killed", *searching, code=2)  # it is not complete, and nobody asked to resume it
+    finish(tmp_path / "killed", *searching, "--resume", "--jobs", "2")
+    assert files_of(tmp_path / "killed" / "run") == files_of(tmp_path / "whole" / "run")
+
+
 def test_workers_die_with_a_parent_that_is_killed_alone_and_its_lock_is_free(tmp_path, whole):
     write(tmp_path, "time.sleep(0.05)")
     process = start(tmp_path, *ARGS, "--jobs", "2")

@@ -7,7 +7,7 @@ import math
 import pytest
 from rich.console import Console
 from test_folder import make_run
-from test_sweep import TRAIN, mlp
+from test_sweep import FILE, TRAIN, mlp
 from torch.utils.data import Dataset
 
 from dst_analyze.sweep.engine import Inline, failed
@@ -91,7 +91,7 @@ def test_events_are_lines_of_json():
     events = [json.loads(line) for line in out.getvalue().splitlines()]
     assert events[0]["event"] == "sweep_started"
     assert events[4] == {
-        "event": "trial_step", "alpha": 1e-4, "seed": 1,
+        "event": "trial_step", "alpha": 1e-4, "seed": 1, "control": False,
         "step": 25, "steps": 100, "loss": 0.7, "remaining": 0.875, "score": None,
     }  # fmt: skip
     with pytest.raises(ValueError, match="JSON"):
@@ -117,7 +117,7 @@ def test_workers_give_what_this_process_gives_and_say_when_they_cannot(tmp_path)
     here, there = run_plan(plans[0], engine=Inline()), run_plan(plans[1], engine=LocalWorkers(2))
     assert here.trials == there.trials
     assert here.frame.equals(there.frame)
-    assert plans[1].task.train_data.tensors[0].is_shared()  # no copy per worker
+    assert not plans[1].task.train_data.tensors[0].is_shared()  # numpy arrays may look at the caller's tensors
     heard = []
     record = run_sweep(mlp(), Unsendable(), out=tmp_path / "run", jobs=2, listener=heard.append, **options)
     assert record.complete
@@ -139,6 +139,13 @@ def test_data_that_cannot_travel_are_loaded_by_each_worker(tmp_path):
     there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
     assert [event.text for event in heard if isinstance(event, Notice) and "each worker loads its own" in event.text]
     assert here.trials == there.trials
+
+
+def test_what_a_file_brings_is_shared_with_workers_not_copied(tmp_path):
+    (tmp_path / "m.py").write_text(FILE)
+    plan = plan_sweep(tmp_path / "m.py", alphas=[1e-3], steps=2, out=tmp_path / "run")
+    assert run_plan(plan, engine=LocalWorkers(2, plan.again)).complete
+    assert plan.task.train_data.tensors[0].is_shared()
 
 
 def test_threads_are_the_models_and_jobs_the_machines(monkeypatch):

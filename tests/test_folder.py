@@ -91,7 +91,7 @@ def make_run(
         threads=1,
     )
     with open_run(path, Head(config, manifest, facts), existing, notices) as folder:
-        for key in folder.todo[:only]:
+        for key in folder.look().missing[:only]:
             failed = key.alpha in diverged
             rows = [
                 (step, name, 1 / (1 + i) if step < 30 else 0.5 / (1 + i + rank))
@@ -135,8 +135,11 @@ def test_what_is_written_is_read(tmp_path):
         "trials",
     ]
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
-    assert [t.key for t in record.trials] == list(record.config.trials())
-    assert list(record.frame.columns) == ["alpha", "seed", *READING_COLUMNS]
+    assert [t.key.name for t in record.trials] == [
+        "dense,seed=0",
+        *(f"alpha={alpha},seed={seed}" for alpha in record.alphas for seed in (0, 1)),
+    ]
+    assert list(record.frame.columns) == ["alpha", "seed", "control", *READING_COLUMNS]
     assert len(record.frame) == 2 * 2 * 4 * 2
     assert record.complete
     assert record.seconds == 5 * 1.5
@@ -435,7 +438,7 @@ def test_damage_is_named(tmp_path):
     newer = {**manifest, "schema_version": 99, "from the future": 1}
     (tmp_path / "newer" / "manifest.json").write_text(json.dumps(newer, indent=2))
     for read in (lambda: read_run(tmp_path / "newer"), lambda: make_run(tmp_path / "newer", existing="resume")):
-        with pytest.raises(FolderError, match="format 99, this version reads format 2") as error:
+        with pytest.raises(FolderError, match="format 99, this version reads format 3") as error:
             read()
         assert "newer version" in error.value.hint
     (run / "manifest.json").unlink()

@@ -121,7 +121,17 @@ def test_an_unknown_optimizer_has_no_forecast():
     hook = torch.optim.Rprop
     made = Recipe.of_hook(SweepConfig.checked(model="m"), 10, hook, nn.Linear(2, 2), place="")
     assert forecast(made, [1e-3], UNEVEN) == ()
-    assert warning(made, (), UNEVEN) == ""
+    assert "cannot be foretold" in warning(made, (), UNEVEN)
+
+
+def test_in_a_few_steps_the_limit_of_each_is_what_counts():
+    quick = recipe(10, threshold_clock=30)
+    assert quick.farthest == pytest.approx(0.2)
+    (seen,) = forecast(quick, [1.0], UNEVEN)
+    assert seen.travel > 1
+    assert seen.layers["small"] == pytest.approx(0.1, abs=0.01)  # 0.2 of a mean magnitude of 0.05, uniform up to 0.1
+    assert seen.pruned == pytest.approx(0.1, abs=0.01)
+    assert recipe(10, threshold_clock=1).farthest == math.inf
 
 
 def test_the_plan_warns_before_training(tmp_path):

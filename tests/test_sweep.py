@@ -15,6 +15,7 @@ from dst_analyze.ranking.table import remaining_table
 from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.events import TrialStep
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.objective import Objective
 from dst_analyze.sweep.plan import plan_sweep
 
 IMAGES, LABELS = load_digits()
@@ -130,6 +131,37 @@ def test_batch_norm_and_a_batch_of_one(tmp_path):
     assert run_sweep(model, data, alphas=[1e-3], epochs=3, out=tmp_path / "run").manifest.steps == 3
     loader = DataLoader(TensorDataset(*data), batch_size=64)
     assert run_sweep(model, loader, alphas=[1e-3], steps=3, out=tmp_path / "loader").complete
+
+
+def test_controls_learn_nothing_and_leave_the_others_alone(tmp_path):
+    options = {"alphas": [1e-4, 1e-3], "steps": 120}
+    record = run_sweep(mlp(), (TRAIN, TEST), out=tmp_path / "run", control="shuffled-labels", **options)
+    plain = run_sweep(mlp(), (TRAIN, TEST), out=tmp_path / "plain", **options)
+    controls = [trial for trial in record.trials if trial.control]
+    assert [trial.alpha for trial in controls] == [1e-4, 1e-3]
+    assert all(trial.score < 0.3 for trial in controls)
+    assert [trial for trial in record.trials if not trial.control] == list(plain.trials)
+    assert set(record.frame["control"]) == {True, False}
+    assert record.frame[~record.frame["control"]].reset_index(drop=True).equals(plain.frame)
+    assert record.remaining(1e-4) == plain.remaining(1e-4)
+    assert len(record.steps[record.steps["alpha"].isna()]) == len(plain.steps[plain.steps["alpha"].isna()]) > 0
+
+
+def test_a_control_takes_targets_from_their_samples_wherever_they_are():
+    torch.manual_seed(0)
+    x, y = torch.arange(8.0)[:, None], torch.arange(8)
+    for batch in ((x, y), {"x": x, "labels": y}):
+        inputs = Objective(Takes(), shuffled=True).inputs(batch)
+        assert sorted(inputs.tensors()[0].flatten().tolist()) == list(range(8))
+        assert inputs.tensors()[0].flatten().tolist() != list(range(8))
+        assert all(torch.equal(value, y) for value in inputs.kwargs.values() if value is not inputs.kwargs.get("x"))
+
+
+class Takes(nn.Module):
+    """A model that computes its loss itself, and so takes the labels too."""
+
+    def forward(self, x, labels=None):
+        return x
 
 
 def test_regression_is_scored_by_its_loss(tmp_path):

@@ -17,9 +17,9 @@ def remaining_table(record: SweepRecord) -> pd.DataFrame:
 
     Rows are layer names in network order, columns the alphas; NaN where no trial of an alpha ended well.
     """
-    settled = late(record.frame).groupby(["alpha", "seed", "layer"])["remaining"].median()
+    settled = late(record.frame[~record.frame["control"]]).groupby(["alpha", "seed", "layer"])["remaining"].median()
     table = settled.groupby(["alpha", "layer"]).mean().unstack("alpha")
-    return table.reindex(index=list(record.layers["layer"]), columns=list(record.config.alphas)).astype(float)
+    return table.reindex(index=list(record.layers["layer"]), columns=list(record.alphas)).astype(float)
 
 
 def export_table(record: SweepRecord) -> pd.DataFrame:

@@ -53,6 +53,6 @@ def attempt(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
 
 def failed(key: TrialKey, reason: str, seconds: float) -> TrialOutput:
     """The output of a trial that gave none."""
-    result = TrialResult(alpha=key.alpha, seed=key.seed, status="failed", reason=reason, steps=0)
+    result = TrialResult(alpha=key.alpha, seed=key.seed, control=key.control, status="failed", reason=reason, steps=0)
     layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
     return TrialOutput(result, layers, steps, None, seconds)

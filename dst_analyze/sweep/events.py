@@ -24,6 +24,13 @@ class SweepStarted:
 
 
 @dataclass(frozen=True)
+class SweepExtended:
+    """The search for alphas goes on: ``trials`` is how many there are by now."""
+
+    trials: int
+
+
+@dataclass(frozen=True)
 class TrialStarted:
     trial: TrialKey
     steps: int
@@ -92,6 +99,7 @@ class ReportWritten:
 
 Event = (
     SweepStarted
+    | SweepExtended
     | TrialStarted
     | TrialStep
     | TrialFinished

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,8 +86,13 @@ class RunFolder:
     """A run folder that this process alone may write."""
 
     path: Path
+    config: SweepConfig
     manifest: Manifest
-    todo: tuple[TrialKey, ...]
+    again: set[TrialKey]  # trials that are there but do not count: damaged, or to be tried once more
+
+    def look(self) -> Survey:
+        """What is there by now, and what is missing."""
+        return survey(self.path, self.config, self.manifest.first_alphas, but=self.again)
 
     def write_trial(self, output: TrialOutput) -> None:
         files = {
@@ -99,6 +104,7 @@ class RunFolder:
             files[MASKS] = output.masks
         timing = {TIMING: _json_bytes(Timing(seconds=round(output.seconds, 3)))}
         write_folder(trial_folder(self.path, output.result.key), files, unsummed=timing)
+        self.again.discard(output.result.key)
 
 
 @contextmanager
@@ -119,11 +125,15 @@ def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator
             _start(path, head)
         else:
             head = _continue(path, head, emit)
-        todo = _todo(path, head.config, existing, emit)
-        if todo:
+        seen = survey(path, head.config, head.manifest.first_alphas)
+        for why in seen.damaged.values():
+            emit(Notice(f"{why}: it is run again"))
+        again = {*seen.damaged, *(seen.failed if existing == "retry" else ())}
+        _check_replaceable(path, again)
+        if not seen.complete or again:
             for derived in (TABLE, REPORT):
                 (path / derived).unlink(missing_ok=True)  # of fewer trials than there will be
-        yield RunFolder(path, head.manifest, todo)
+        yield RunFolder(path, head.config, head.manifest, again)
 
 
 def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: bool = False) -> None:
@@ -155,8 +165,8 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
                 hint="move them away, or choose another --out",
             )
         return
-    read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
-    seen = survey(path, config)
+    manifest = read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
+    seen = survey(path, config, manifest.first_alphas)
     if broken(path, HEAD) and (existing != "refuse" or not seen.started):
         return  # whether the head can be written again is known when the new one is
     _refuse_difference(path, read_head(path)[0], config, "configuration")
@@ -165,8 +175,8 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
 
 
 def _incomplete(path: Path, seen: Survey) -> FolderError:
-    total = len(seen.done) + len(seen.failed) + len(seen.missing) + len(seen.damaged)
-    parts = [f"{len(seen.missing)} of {total} trials are missing"] if seen.missing else []
+    more = "" if seen.course.settled else " or more"
+    parts = [f"{len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing"] if seen.missing else []
     parts += list(seen.damaged.values())
     return FolderError(
         f"this configuration has been run in part: {'; '.join(parts)}",
@@ -203,7 +213,8 @@ def _continue(path: Path, head: Head, emit: Emit) -> Head:
     (path / TRIALS).mkdir(exist_ok=True)
     if why:
         sums = path / SUMS
-        if survey(path, head.config).started and not (sums.exists() and sums.read_bytes() == new[SUMS]):
+        same = sums.exists() and sums.read_bytes() == new[SUMS]
+        if survey(path, head.config, head.manifest.first_alphas).started and not same:
             raise FolderError(
                 f"the run folder cannot be continued: {why}", place=str(path), hint="--force starts the sweep over"
             )
@@ -219,12 +230,9 @@ def _continue(path: Path, head: Head, emit: Emit) -> Head:
     return Head(config, manifest, head.layers)
 
 
-def _todo(path: Path, config: SweepConfig, existing: Existing, emit: Emit) -> tuple[TrialKey, ...]:
-    seen = survey(path, config)
-    for why in seen.damaged.values():
-        emit(Notice(f"{why}: it is run again"))
-    again = {*seen.missing, *seen.damaged, *(seen.failed if existing == "retry" else ())}
-    for key in again:
+def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
+    """A trial that is run again replaces its folder: nothing of anybody else's may lie in there."""
+    for key in keys:
         folder = trial_folder(path, key)
         strange = foreign_in_trial(folder) if folder.is_dir() else []
         if strange:
@@ -233,7 +241,6 @@ def _todo(path: Path, config: SweepConfig, existing: Existing, emit: Emit) -> tu
                 place=str(folder),
                 hint="move them away",
             )
-    return tuple(key for key in config.trials() if key in again)
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -3,7 +3,8 @@
 Thresholds start at zero, and alpha pulls each of them up by α·exp(−t) per unit of learning rate. Under SGD a constant
 pull of one is worth R = Σ lr·(1 − m^step)/(1 − m) over the run, and a pull that fades as t grows gives t = log(1 + αR).
 Adam divides the pull by its own size: t = Σ lr whatever alpha is, if alpha is well above Adam's ε. The data push back,
-so this is how far thresholds come at most, and weights that start below it are what can be pruned at most.
+so this is how far thresholds come at most, and weights that start below it are what can be pruned at most. A clock
+other than 1 holds each step to a share of the weights' magnitude (recipe.py): in very few steps that is what counts.
 """
 
 from __future__ import annotations
@@ -38,20 +39,31 @@ def travel(recipe: Recipe, alpha: float) -> float:
     return float(recipe.rates.sum()) * alpha / (alpha + _ADAM_EPS)
 
 
+def alpha_to_reach(recipe: Recipe, distance: float) -> float:
+    """The alpha whose thresholds come that far at most; zero where any does."""
+    return math.expm1(distance) / reach(recipe) if recipe.family == "sgd" else 0.0
+
+
 def forecast(recipe: Recipe, alphas: Sequence[float], weights: Magnitudes) -> tuple[Forecast, ...]:
     """For every alpha how far, and what share of each layer lies within reach; nothing for an unknown optimizer."""
     if recipe.family == "other":
         return ()
-    return tuple(_forecast(alpha, travel(recipe, alpha), weights) for alpha in alphas)
+    return tuple(_forecast(recipe, alpha, weights) for alpha in alphas)
 
 
-def _forecast(alpha: float, distance: float, weights: Magnitudes) -> Forecast:
-    layers = {name: round(1 - kept, 4) for name, kept in weights.kept(distance).items()}
-    return Forecast(alpha=alpha, travel=distance, pruned=round(1 - weights.model_kept(distance), 4), layers=layers)
+def _forecast(recipe: Recipe, alpha: float, weights: Magnitudes) -> Forecast:
+    far, most = travel(recipe, alpha), recipe.farthest
+    layers = {name: round(1 - kept, 4) for name, kept in weights.kept(far, most).items()}
+    return Forecast(alpha=alpha, travel=far, pruned=round(1 - weights.model_kept(far, most), 4), layers=layers)
 
 
 def warning(recipe: Recipe, forecasts: Sequence[Forecast], weights: Magnitudes) -> str:
     """What to say where alphas cannot prune in the budget, and which would; empty where all can."""
+    if recipe.family == "other":
+        return (
+            "The optimizer of the model file is of a kind whose steps cannot be foretold: only training will show if "
+            "the alphas prune anything."
+        )
     weak = [each for each in forecasts if 1 - each.pruned > UNPRUNED]
     if not weak:
         return ""
@@ -68,7 +80,7 @@ def _advice(recipe: Recipe, alpha: float, needed: float) -> str:
     """The alpha for this budget, and the budget for this alpha."""
     if recipe.family != "sgd":
         return f"A learning rate of {recipe.lr * needed / max(float(recipe.rates.sum()), 1e-30):.1g} would reach them."
-    wanted = _rounded_up(math.expm1(needed) / reach(recipe))
+    wanted = _rounded_up(alpha_to_reach(recipe, needed))
     steps = enough_steps(recipe, alpha, needed)
     longer = f", or {steps:,} steps at alpha {alpha_label(alpha)}" if steps else ""
     return f"Alphas from {alpha_label(wanted)} would{longer}."

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.errors import OptionError
+from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
 from dst_analyze.sweep.events import (
     Emit,
+    SweepExtended,
     SweepFinished,
     SweepStarted,
     TrialFailed,
@@ -61,13 +63,18 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
     head = Head(config, plan.manifest, plan.task.traced.frame().rename(columns={"name": "layer"}))
     with open_run(plan.out, head, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads)
-        total = len(list(config.trials()))
-        done = total - len(folder.todo)
-        emit(SweepStarted(str(plan.out), total, done, task.steps, min(engine.jobs, total), task.threads))
-        with closing(engine.run(task, folder.todo, emit)) as outputs:
-            for output in outputs:
-                folder.write_trial(output)
-                emit(_ended(output))
+        seen = folder.look()
+        total = len(seen.course.keys)
+        emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
+        while seen.missing:
+            with closing(engine.run(task, seen.missing, emit)) as outputs:
+                for output in outputs:
+                    folder.write_trial(output)
+                    emit(_ended(output))
+            seen = folder.look()
+            if len(seen.course.keys) > total:
+                total = len(seen.course.keys)
+                emit(SweepExtended(total))
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
     return record
@@ -76,7 +83,7 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
 def local_engine(plan: Plan, jobs: int | None) -> LocalWorkers:
     """Worker processes, as many as asked for, else as many as pay."""
     if jobs is None:
-        trials = len(list(plan.task.config.trials()))
+        trials = len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
         jobs = default_jobs(plan.task.threads, trials, plan.task.traced.params)
     return LocalWorkers(check_jobs(jobs), plan.again)
 

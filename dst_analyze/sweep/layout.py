@@ -59,7 +59,7 @@ def _foreign(run: Path) -> Iterator[Path]:
     yield from (entry for entry in run.iterdir() if entry.name not in _OURS)
     trials = run / TRIALS
     for entry in trials.iterdir() if trials.is_dir() else ():
-        if not entry.is_dir() or not entry.name.startswith(("dense,seed=", "alpha=", ".")):
+        if not entry.is_dir() or not entry.name.startswith(("dense,seed=", "alpha=", "control,alpha=", ".")):
             yield entry
         else:
             yield from (entry / name for name in foreign_in_trial(entry))

@@ -16,7 +16,7 @@ import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send te
 
 from dst_analyze.sweep.engine import Inline, failed
 from dst_analyze.sweep.events import Emit, Notice, TrialRetried
-from dst_analyze.sweep.parcel import Parcel, Rebuilt
+from dst_analyze.sweep.parcel import Parcel, Rebuilt, own
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.processes import context, warm_up
 from dst_analyze.sweep.record import TrialKey, TrialOutput
@@ -75,7 +75,8 @@ class _Crew:
     def __init__(self, task: Task, keys: Iterable[TrialKey], again: Request | None, emit: Emit) -> None:
         self.emit, self.again = emit, again
         self.waiting, self.running = deque(keys), list[_Worker]()
-        self.parcel: Parcel | Rebuilt | None = Parcel(task)
+        # A model and data that were asked for by name are nobody else's.
+        self.parcel: Parcel | Rebuilt | None = Parcel(own(task) if again is None else task)
         self.killed: Counter[TrialKey] = Counter()
 
     def start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,22 +16,27 @@ class Magnitudes:
 
     def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         self.layers = {name: _sorted_sample(weight) for name, weight in weights.items()}
-        sizes = {name: weight.numel() for name, weight in weights.items()}
+        self.means = {name: float(values.mean()) if len(values) else 0.0 for name, values in self.layers.items()}
+        self.sizes = sizes = {name: weight.numel() for name, weight in weights.items()}
         values = np.concatenate(list(self.layers.values()))
         counts = np.concatenate([np.full(len(v), sizes[name] / len(v)) for name, v in self.layers.items()])
         order = np.argsort(values, kind="stable")
         self._values, self._below = values[order], np.cumsum(counts[order]) / sum(sizes.values())
 
-    def kept(self, threshold: float) -> dict[str, float]:
-        """Each layer's share of weights above a threshold; one that is not positive prunes nothing."""
+    def kept(self, threshold: float, most: float = math.inf) -> dict[str, float]:
+        """Each layer's share of weights above a threshold, which is at most ``most`` times the layer's mean magnitude.
+
+        A threshold that is not positive prunes nothing.
+        """
         if threshold <= 0:
             return dict.fromkeys(self.layers, 1.0)
-        return {name: 1 - np.searchsorted(v, threshold, side="right") / len(v) for name, v in self.layers.items()}
+        heights = {name: min(threshold, most * mean) if mean else threshold for name, mean in self.means.items()}
+        return {n: 1 - np.searchsorted(v, heights[n], side="right") / len(v) for n, v in self.layers.items()}
 
-    def model_kept(self, threshold: float) -> float:
-        """The share of all weights above a threshold."""
-        below = int(np.searchsorted(self._values, threshold, side="right"))
-        return 1.0 if threshold <= 0 or below == 0 else 1 - float(self._below[below - 1])
+    def model_kept(self, threshold: float, most: float = math.inf) -> float:
+        """The share of all weights that this leaves."""
+        kept = self.kept(threshold, most)
+        return float(sum(kept[name] * size for name, size in self.sizes.items()) / sum(self.sizes.values()))
 
     def threshold_keeping(self, ratio: float) -> float:
         """The lowest threshold, the same for every layer, that leaves at most this share of all weights."""

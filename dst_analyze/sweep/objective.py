@@ -40,9 +40,11 @@ class Objective:
     model: nn.Module  # whose forward says how a batch is passed
     custom: LossHook | None = None
     accuracy: bool = False
+    shuffled: bool = False  # a control: every sample gets the target of another one of its batch
 
     def inputs(self, batch: Any) -> Inputs:
-        return split_batch(batch, self.model)[0]
+        inputs = split_batch(batch, self.model)[0]
+        return _shuffled(inputs) if self.shuffled else inputs
 
     def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
         """Cross entropy for integer targets, mean squared error for others, unless the user has a loss."""
@@ -74,6 +76,19 @@ class Objective:
         known = target != _IGNORED
         right = _class_scores(scores, target).argmax(1) == target
         return int((right & known).sum()), int(known.sum())
+
+
+def _shuffled(inputs: Inputs) -> Inputs:
+    """The samples of a batch in another order than their targets, which may be anywhere in a batch."""
+    size = inputs.batch_size
+    order = torch.randperm(size)
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor[order.to(tensor.device)] if tensor.ndim and len(tensor) == size else tensor
+
+    targets = {name: value for name, value in inputs.kwargs.items() if name in _TARGETS}
+    mixed = inputs.map(moved)
+    return Inputs(mixed.args, {**mixed.kwargs, **targets})
 
 
 _IGNORED = -100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +27,20 @@ class Parcel:
         task = replace(self.task, traced=light, loss=None, recipe=replace(self.task.recipe, hook=None))
         # In this order: data may be of classes that exist only once the user's file has been imported.
         return _arrived, (_UserFile(self.task.source), task)
+
+
+def own(task: Task) -> Task:
+    """The task with copies of what its caller holds.
+
+    Sending a tensor moves its memory, in place, to where other processes see it: a numpy array that looks at the same
+    memory, in somebody's notebook, would be left looking at nothing.
+    """
+    held = task.source, task.traced.model, task.train_data, task.test_data
+    try:
+        source, model, train, test = copy.deepcopy(held)
+    except Exception:  # what cannot be copied can hardly be sent, which is dealt with where it is tried
+        return task
+    return replace(task, source=source, traced=replace(task.traced, model=model), train_data=train, test_data=test)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.sweep.course import search_of
 from dst_analyze.sweep.data import (
     SCORED_AT_MOST,
     Batches,
@@ -33,6 +34,7 @@ from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.fingerprint import data_sha256, model_sha256
 from dst_analyze.sweep.folder import Existing, check_free
 from dst_analyze.sweep.forecast import forecast, warning
+from dst_analyze.sweep.guess import first_alphas
 from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.objective import is_classification, main_output, split_batch
@@ -209,7 +211,7 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
         raise DataError("there is a test_data() but no train_data()", place=loaded.spec, hint="define train_data() too")
     else:
         return None
-    needed = None if config.epochs is not None else config.steps or DEFAULT_STEPS
+    needed = None if config.epochs or config.max_epochs else config.steps or DEFAULT_STEPS
     batches = as_batches(train, place=where, batch_size=config.batch_size, needed=needed)
     size = None if isinstance(batches, LoaderBatches) else config.batch_size
     tests = None
@@ -269,11 +271,12 @@ def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
 
 
 def _steps(config: SweepConfig, data: Batches) -> int:
-    if config.epochs is None:
+    epochs = config.epochs or config.max_epochs
+    if epochs is None:
         return config.steps or DEFAULT_STEPS
     if data.per_epoch is None:
-        raise OptionError("nobody knows how long an epoch of these data is", hint="give --steps instead of --epochs")
-    return config.epochs * data.per_epoch
+        raise OptionError("nobody knows how long an epoch of these data is", hint="give --steps instead of epochs")
+    return epochs * data.per_epoch
 
 
 def _tried(task: Task, loaded: LoadedModel) -> bool:
@@ -314,7 +317,9 @@ def _tried(task: Task, loaded: LoadedModel) -> bool:
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
     initial = Magnitudes({layer.name: loaded.model.get_parameter(layer.parameter) for layer in traced.layers})
-    expected = forecast(task.recipe, config.alphas, initial)
+    search = search_of(config)
+    first = first_alphas(task.recipe, search.targets, initial) if search else ()
+    expected = forecast(task.recipe, first or config.given_alphas, initial)
     return Manifest(
         versions={
             "dst-analyze": __version__,
@@ -342,6 +347,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
         device=task.device.describe(),
+        first_alphas=first,
         forecast=expected,
-        warning=warning(task.recipe, expected, initial),
+        warning=warning(task.recipe, () if search else expected, initial),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
+from dst_analyze.sweep.course import Course, course_of
 from dst_analyze.sweep.files import broken
 from dst_analyze.sweep.layout import (
     CONFIG,
@@ -29,6 +31,7 @@ from dst_analyze.sweep.layout import (
 from dst_analyze.sweep.record import (
     READING_COLUMNS,
     SCHEMA,
+    STEP_COLUMNS,
     Json,
     Manifest,
     SweepConfig,
@@ -45,36 +48,46 @@ _START_OVER = "the run folder is damaged: --force starts the sweep over"
 _RUN_AGAIN = "the command that made this folder, with --resume, runs the trial again"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Survey:
-    """Which trials a run folder holds, and in what state."""
+    """Which trials a run folder holds, and in what state; ``course`` is what they lead to."""
 
-    done: list[TrialKey] = field(default_factory=list)
-    failed: list[TrialKey] = field(default_factory=list)
-    missing: list[TrialKey] = field(default_factory=list)
-    damaged: dict[TrialKey, str] = field(default_factory=dict)
+    course: Course
+    results: Mapping[TrialKey, TrialResult]
+    damaged: Mapping[TrialKey, str]
+
+    @property
+    def failed(self) -> list[TrialKey]:
+        return [key for key in self.course.keys if key in self.results and self.results[key].status != "done"]
+
+    @property
+    def missing(self) -> list[TrialKey]:
+        return [key for key in self.course.keys if key not in self.results and key not in self.damaged]
 
     @property
     def started(self) -> bool:
-        return bool(self.done or self.failed or self.damaged)
+        return bool(self.results or self.damaged)
 
     @property
     def complete(self) -> bool:
-        return not self.missing and not self.damaged
+        return self.course.settled and not self.missing and not self.damaged
 
 
-def survey(run: Path, config: SweepConfig) -> Survey:
-    """Look at every trial of a configuration."""
-    seen = Survey()
-    for key in config.trials():
-        if not trial_folder(run, key).exists():
-            seen.missing.append(key)
-            continue
-        try:
-            (seen.done if _read_result(run, key).status == "done" else seen.failed).append(key)
-        except FolderError as error:
-            seen.damaged[key] = error.cause
-    return seen
+def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()) -> Survey:
+    """Look at every trial that a configuration is known to need; ``first`` is where a search for alphas starts."""
+    results: dict[TrialKey, TrialResult] = {}
+    damaged: dict[TrialKey, str] = {}
+    while True:
+        course = course_of(config, first, results)
+        unread = [key for key in course.keys if key not in results and key not in damaged and key not in but]
+        new = [key for key in unread if trial_folder(run, key).exists()]
+        for key in new:
+            try:
+                results[key] = _read_result(run, key)
+            except FolderError as error:
+                damaged[key] = error.cause
+        if not any(key in results for key in new):  # what was found has not led any further
+            return Survey(course, results, {key: damaged[key] for key in course.keys if key in damaged})
 
 
 def read_head(run: Path) -> tuple[SweepConfig, Manifest]:
@@ -97,24 +110,35 @@ def read_run(path: Path | str) -> SweepRecord:
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
     layers = read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung"))
-    missing = [key for key in config.trials() if not trial_folder(path, key).exists()]
-    if missing:
-        total = len(list(config.trials()))
+    seen = survey(path, config, manifest.first_alphas)
+    if seen.damaged:
+        key = next(iter(seen.damaged))
+        raise FolderError(seen.damaged[key], place=str(trial_folder(path, key)), hint=_RUN_AGAIN)
+    if seen.missing:
+        more = "" if seen.course.settled else " or more"
         raise FolderError(
-            f"the run is not complete: {len(missing)} of {total} trials are missing ({missing[0].label}, ...)",
+            f"the run is not complete: {len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing "
+            f"({seen.missing[0].label}, ...)",
             place=str(path),
             hint="the command that made this folder, with --resume, finishes it",
         )
-    trials, frames, seconds = [], [], 0.0
-    for key in config.trials():
-        result = _read_result(path, key)
-        trials.append(result)
-        seconds += _seconds(trial_folder(path, key) / TIMING)
-        if key.alpha is not None and result.status == "done":
-            file = trial_folder(path, key) / READINGS
-            frames.append(_of_trial(read_csv(file, READING_COLUMNS, numbers=_NUMBERS), key))
+    alphas, targets = seen.course.alphas, seen.course.targets
+    trials = [seen.results[key] for key in seen.course.keys]
+    frames = [
+        _of_trial(read_csv(trial_folder(path, t.key) / READINGS, READING_COLUMNS, numbers=_NUMBERS), t.key)
+        for t in trials
+        if t.alpha in alphas and t.status == "done"
+    ]
     frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
-    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, seconds)
+    steps = pd.concat(
+        [
+            _of_trial(read_csv(trial_folder(path, t.key) / STEPS, STEP_COLUMNS, numbers=STEP_COLUMNS), t.key)
+            for t in trials
+        ],
+        ignore_index=True,
+    )
+    seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
+    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets)
 
 
 def _read_result(run: Path, key: TrialKey) -> TrialResult:
@@ -142,13 +166,21 @@ def _seconds(path: Path) -> float:
 
 
 def _no_readings() -> pd.DataFrame:
-    kinds = {"alpha": float, "seed": int, **dict.fromkeys(READING_COLUMNS, float), "step": int, "layer": str}
+    kinds = {
+        "alpha": float,
+        "seed": int,
+        "control": bool,
+        **dict.fromkeys(READING_COLUMNS, float),
+        "step": int,
+        "layer": str,
+    }
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
 
 
 def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
-    readings.insert(0, "alpha", key.alpha)
+    readings.insert(0, "alpha", math.nan if key.alpha is None else key.alpha)
     readings.insert(1, "seed", key.seed)
+    readings.insert(2, "control", key.control)
     return readings
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pandas as pd
 import torch
@@ -14,6 +15,7 @@ from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.sweep.events import Emit, TrialStep
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, late
+from dst_analyze.sweep.stability import Stability
 
 READINGS = 40
 """How many times a trial looks at its masks: ten of them in the quarter that counts."""
@@ -30,20 +32,29 @@ class Readings:
     """Collects the readings of one trial; `on_step` is what training calls."""
 
     def __init__(
-        self, key: TrialKey, model: nn.Module | MaskedModel, steps: int, score: Callable[[], float], emit: Emit
+        self,
+        key: TrialKey,
+        model: nn.Module | MaskedModel,
+        steps: int,
+        score: Callable[[], float],
+        emit: Emit,
+        *,
+        until_stable: bool = False,
     ) -> None:
         self.key, self.steps, self.score, self.emit = key, steps, score, emit
         self.told = time.monotonic()
         self.masked = model if isinstance(model, MaskedModel) else None
         self.initial = Magnitudes(self.masked.layer_weights()) if self.masked else None
+        self.stability = Stability(steps) if until_stable and self.masked else None
         self.every = max(1, steps // READINGS)
-        self.layers: list[tuple[object, ...]] = []
+        self.layers: list[tuple[Any, ...]] = []
         self.totals: list[tuple[int, float, float | None, float | None]] = []
         self.losses: list[float] = []
         self.scored_at = 0
         self.last_score: float | None = None
 
-    def on_step(self, step: int, loss: float) -> None:
+    def on_step(self, step: int, loss: float) -> bool:
+        """Look at the model where it is time to; whether the trial may end here."""
         self.losses.append(loss)
         now = time.monotonic()
         if step % self.every and step != self.steps:
@@ -51,7 +62,7 @@ class Readings:
                 self.told = now
                 remaining = self.totals[-1][3] if self.totals else None
                 self.emit(TrialStep(self.key, step, self.steps, loss, remaining, self.last_score))
-            return
+            return False
         self.told = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
@@ -62,6 +73,10 @@ class Readings:
         self.losses.clear()
         self.totals.append((step, mean, score, remaining))
         self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score))
+        if self.stability is None or remaining is None:
+            return False
+        count = len(self.masked.layers) if self.masked else 0
+        return self.stability.reached(step, remaining, [row[2] for row in self.layers[-count:]])
 
     def _read_layers(self, step: int) -> float:
         """One row per layer; returns the model's remaining ratio."""

@@ -151,6 +151,11 @@ class Recipe:
         factor = SCHEDULES[self.schedule][0]
         return self.lr * self.clock * np.array([factor(step / self.steps) for step in range(self.steps)])
 
+    @property
+    def farthest(self) -> float:
+        """How far a threshold may go in the whole run, as a multiple of its row's mean magnitude."""
+        return math.inf if self.clock == 1 else LARGEST_SHARE * self.steps
+
     def start(self, model: nn.Module | MaskedModel) -> tuple[torch.optim.Optimizer, LRScheduler]:
         """An optimizer and its schedule for one model; thresholds stand in a group of their own, without decay."""
         masked = model if isinstance(model, MaskedModel) else None

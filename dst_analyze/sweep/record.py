@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -15,9 +14,9 @@ import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from dst_analyze.errors import OptionError
+from dst_analyze.sweep.search import Target
 
-SCHEMA: Final = 2
-DEFAULT_ALPHAS = (1e-4, 3e-4, 1e-3)
+SCHEMA: Final = 3
 DEFAULT_BATCH_SIZE = 64
 
 QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")
@@ -54,10 +53,14 @@ class SweepConfig(Json):
     model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
     model_sha256: str | None = None
     data: str = ""
-    alphas: tuple[float, ...] = DEFAULT_ALPHAS
+    alphas: tuple[float, ...] | Literal["auto"] = "auto"
+    target_remaining: tuple[float, ...] = ()
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
     epochs: int | None = Field(default=None, ge=1)
     steps: int | None = Field(default=None, ge=1)
+    until_stable: bool = False
+    max_epochs: int | None = Field(default=None, ge=1)
+    control: Literal["shuffled-labels"] | None = None
     batch_size: int | None = Field(default=None, ge=1)
     lr: float | None = Field(default=None, gt=0)
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
@@ -72,15 +75,28 @@ class SweepConfig(Json):
     estimator: Literal["long-tail", "clipped"] = "long-tail"
     operator: Literal["auto", "eager", "compiled"] = "auto"
 
+    @property
+    def given_alphas(self) -> tuple[float, ...]:
+        """The alphas, if they are not to be searched."""
+        return () if self.alphas == "auto" else self.alphas
+
     @model_validator(mode="after")
     def _sensible(self) -> SweepConfig:
         if not self.alphas:
             raise ValueError("alphas: at least one is needed")
-        for alpha in self.alphas:
+        for alpha in self.given_alphas:
             if not (math.isfinite(alpha) and alpha > 0):
                 raise ValueError(f"alphas: {alpha} is not a positive number")
-        for name in ("alphas", "seeds"):
-            values = getattr(self, name)
+        for ratio in self.target_remaining:
+            if not 0 < ratio < 1:
+                raise ValueError(f"target_remaining: {ratio} is not a share between 0 and 1")
+        if self.target_remaining and self.given_alphas:
+            raise ValueError("target_remaining searches the alphas: give one of them")
+        for name, values in (
+            ("alphas", self.given_alphas),
+            ("seeds", self.seeds),
+            ("target_remaining", self.target_remaining),
+        ):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
                 raise ValueError(f"{name}: {twice} is given twice")
@@ -89,8 +105,11 @@ class SweepConfig(Json):
         wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
         if wrong is not None:
             raise ValueError(f"seeds: {wrong} is not between 0 and 2^32")
-        if self.epochs is not None and self.steps is not None:
-            raise ValueError("epochs and steps both set the length of training: give one of them")
+        lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise ValueError(f"{' and '.join(lengths)} both set the length of training: give one of them")
+        if self.max_epochs is not None and not self.until_stable:
+            raise ValueError("max_epochs bounds until_stable: give both, or epochs")
         return self
 
     @classmethod
@@ -107,7 +126,9 @@ class SweepConfig(Json):
                 ) from None
             text = first["msg"].removeprefix("Value error, ")
             place = f"option {name}, given as {first['input']!r}" if name else ""
-            hint = "alphas are the strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
+            hint = (
+                "alphas are auto or strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
+            )
             raise OptionError(text[:1].lower() + text[1:], place=place, hint=hint) from None
 
     @property
@@ -115,30 +136,26 @@ class SweepConfig(Json):
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def trials(self) -> Iterator[TrialKey]:
-        """One dense trial for reference, then every alpha with every seed."""
-        yield TrialKey(None, self.seeds[0])
-        for alpha in self.alphas:
-            for seed in self.seeds:
-                yield TrialKey(alpha, seed)
-
 
 @dataclass(frozen=True)
 class TrialKey:
-    """One trial of the grid: an alpha (None: dense, nothing masked) and a seed."""
+    """One trial: an alpha (None: dense, nothing masked), a seed, and whether it is a control on shuffled labels."""
 
     alpha: float | None
     seed: int
+    control: bool = False
 
     @property
     def name(self) -> str:
         """The trial's folder, ``alpha=1e-05,seed=0``: every digit of alpha, so that no two trials share one."""
-        return f"{'dense' if self.alpha is None else f'alpha={self.alpha!r}'},seed={self.seed}"
+        prefix = "control," if self.control else ""
+        return f"{prefix}{'dense' if self.alpha is None else f'alpha={self.alpha!r}'},seed={self.seed}"
 
     @property
     def label(self) -> str:
         """The trial as a reader is told of it."""
-        return f"{'dense' if self.alpha is None else f'alpha {alpha_label(self.alpha)}'}, seed {self.seed}"
+        suffix = ", labels shuffled" if self.control else ""
+        return f"{'dense' if self.alpha is None else f'alpha {alpha_label(self.alpha)}'}, seed {self.seed}{suffix}"
 
 
 class TrialResult(Json):
@@ -146,9 +163,11 @@ class TrialResult(Json):
 
     alpha: float | None
     seed: int
+    control: bool = False
     status: Literal["done", "diverged", "failed"]
     reason: str = ""  # why it did not end well
     steps: int
+    stable: bool = False  # it ended before its budget, as the layers' order no longer changed
     loss: float | None = None
     score: float | None = None
     remaining: float | None = None
@@ -156,7 +175,7 @@ class TrialResult(Json):
 
     @property
     def key(self) -> TrialKey:
-        return TrialKey(self.alpha, self.seed)
+        return TrialKey(self.alpha, self.seed, self.control)
 
 
 class Timing(Json):
@@ -212,7 +231,7 @@ class Manifest(Json):
     """Who wrote a run folder, from what, with which versions."""
 
     tool: Literal["dst-analyze"] = "dst-analyze"
-    schema_version: Literal[2] = SCHEMA
+    schema_version: Literal[3] = SCHEMA
     versions: dict[str, str]
     model: ModelSummary
     data: DataSummary
@@ -220,6 +239,7 @@ class Manifest(Json):
     optimizer: str
     clock: float = 1.0
     device: str = "cpu"
+    first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one
     forecast: tuple[Forecast, ...] = ()
     warning: str = ""
     threads: int  # per trial: torch adds in another order with another number of them
@@ -246,7 +266,12 @@ class Note:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well."""
+    """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well.
+
+    ``alphas`` are those that count, weakest first; ``targets`` says which was found for which ratio, if they were
+    searched. Trials of other alphas, tried on the way, stand in ``trials`` only. The frame's column ``control`` tells
+    trials on shuffled labels from the others.
+    """
 
     folder: Path
     config: SweepConfig
@@ -254,7 +279,10 @@ class SweepRecord:
     layers: pd.DataFrame
     trials: tuple[TrialResult, ...]
     frame: pd.DataFrame
+    steps: pd.DataFrame  # of the whole model: loss, score and share left by trial and step; alpha is NaN for dense
     seconds: float  # of all trials together
+    alphas: tuple[float, ...]
+    targets: tuple[Target, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -265,8 +293,14 @@ class SweepRecord:
         return next(trial for trial in self.trials if trial.alpha is None)
 
     def at(self, alpha: float) -> list[TrialResult]:
-        """The trials of one alpha that ended well."""
-        return [trial for trial in self.trials if trial.alpha == alpha and trial.status == "done"]
+        """The trials of one alpha that ended well, controls apart."""
+        return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
+
+    @property
+    def probed(self) -> tuple[float, ...]:
+        """Alphas that the search tried and did not need."""
+        tried = {trial.alpha for trial in self.trials if trial.alpha is not None}
+        return tuple(sorted(tried - set(self.alphas)))
 
     def remaining(self, alpha: float) -> float | None:
         """The model's remaining ratio at one alpha, mean over seeds."""
@@ -274,6 +308,13 @@ class SweepRecord:
 
     def score(self, alpha: float) -> float | None:
         return _mean([trial.score for trial in self.at(alpha)])
+
+    @property
+    def budget_saved(self) -> float | None:
+        """The share of all steps that ending early has saved; None where nobody asked for it."""
+        if not self.config.until_stable:
+            return None
+        return 1 - sum(trial.steps for trial in self.trials) / (self.manifest.steps * len(self.trials))
 
     def notes(self) -> list[Note]:
         """What the numbers cannot say of themselves, most important first."""
@@ -287,7 +328,13 @@ class SweepRecord:
                 )
             )
         if self.manifest.warning:
-            notes.append(Note("Too short to prune", self.manifest.warning))
+            notes.append(Note("Before training", self.manifest.warning))
+        missed = [t for t in self.targets if self.config.target_remaining and abs(t.reached - t.ratio) > t.ratio / 5]
+        if missed:
+            said = ", ".join(f"{t.ratio:.1%} (alpha {alpha_label(t.alpha)} leaves {t.reached:.1%})" for t in missed)
+            notes.append(
+                Note("Not reached", f"No alpha was found that leaves {said}. More steps may move it, or other seeds.")
+            )
         for trial in self.trials:
             if trial.status == "diverged":
                 text = (
@@ -298,7 +345,7 @@ class SweepRecord:
             elif trial.status == "failed":
                 text = f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again."
                 notes.append(Note("Failed", text))
-        flat = [a for a in self.config.alphas if (ratio := self.remaining(a)) is not None and ratio > UNPRUNED]
+        flat = [a for a in self.alphas if (ratio := self.remaining(a)) is not None and ratio > UNPRUNED]
         if flat:
             notes.append(
                 Note(
@@ -306,6 +353,16 @@ class SweepRecord:
                     f"At alpha {', '.join(map(alpha_label, flat))} more than {UNPRUNED:.0%} of the weights remain: "
                     f"the budget of {self.manifest.steps} steps was too short to see anything. "
                     "Train longer or raise alpha.",
+                )
+            )
+        saved = self.budget_saved
+        if saved is not None:
+            ended = sum(trial.stable for trial in self.trials)
+            notes.append(
+                Note(
+                    "Until stable",
+                    f"{ended} of {len(self.trials)} trials ended before their {self.manifest.steps:,} steps, as the "
+                    f"order of the layers no longer changed: {saved:.0%} of the budget was saved.",
                 )
             )
         resets = {trial.key: sum(trial.resets.values()) for trial in self.trials if trial.resets}
@@ -324,7 +381,7 @@ class SweepRecord:
 
 def late(frame: pd.DataFrame) -> pd.DataFrame:
     """The readings of the last quarter of each trial: a single last reading depends on when a reset fired."""
-    trial = [key for key in ("alpha", "seed") if key in frame]
+    trial = [key for key in ("alpha", "seed", "control") if key in frame]
     last = frame.groupby(trial)["step"].transform("max") if trial else frame["step"].max()
     return frame[frame["step"] > 0.75 * last]
 

@@ -33,9 +33,12 @@ def train(
     *,
     steps: int,
     alpha: float,
-    on_step: Callable[[int, float], None],
-) -> None:
-    """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other."""
+    on_step: Callable[[int, float], bool],
+) -> int:
+    """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other.
+
+    Ends early where ``on_step`` says so; returns the number of steps taken.
+    """
     model.train()
     for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
         with device.precision():
@@ -50,7 +53,9 @@ def train(
         torch.autograd.backward(total)
         optimizer.step()
         schedule.step()
-        on_step(step, value)
+        if on_step(step, value):
+            return step
+    return steps
 
 
 @torch.no_grad()

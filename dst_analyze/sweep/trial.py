@@ -81,6 +81,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
+    until_stable = task.config.until_stable
     with seeded(key.seed):
         built = task.source.build()
         # A model that its file or its caller built once is the same object every time: train a copy of it.
@@ -88,12 +89,19 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         objective = task.objective(built)
         optimizer, schedule = task.recipe.start(model)
         few = list(islice(task.test_data.once(), SCORED_BATCHES))
-        readings = Readings(key, model, task.steps, lambda: evaluate(model, few, objective, task.device)[1], emit)
+        readings = Readings(
+            key,
+            model,
+            task.steps,
+            lambda: evaluate(model, few, objective, task.device)[1],
+            emit,
+            until_stable=until_stable,
+        )
         try:
-            train(
+            step = train(
                 model,
                 task.train_data.stream(key.seed),
-                objective,
+                replace(objective, shuffled=key.control),
                 optimizer,
                 schedule,
                 task.device,
@@ -109,8 +117,10 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     result = TrialResult(
         alpha=key.alpha,
         seed=key.seed,
+        control=key.control,
         status=status,
         steps=step,
+        stable=status == "done" and step < task.steps,
         loss=loss,
         score=score,
         remaining=readings.remaining(),

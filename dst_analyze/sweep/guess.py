@@ -1,0 +1,25 @@
+"""Where the search for alphas starts: what left how much, on nets of different kinds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dst_analyze.sweep.forecast import alpha_to_reach, reach
+from dst_analyze.sweep.magnitudes import Magnitudes
+from dst_analyze.sweep.recipe import Recipe
+from dst_analyze.sweep.search import rounded
+
+_HALVING = 0.015
+"""Alpha times how far the recipe carries a *weight* under a constant pull of one, where half of a model remains."""
+_SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
+
+
+def first_alphas(recipe: Recipe, targets: Sequence[float], weights: Magnitudes) -> tuple[float, ...]:
+    """An alpha for each target, weakest first: what it took on other nets, but at least what moves thresholds there."""
+    half = _HALVING / (reach(recipe) / recipe.clock)
+    alphas = []
+    for target in targets:
+        alpha = half * math.exp(math.log(target / (1 - target)) / _SLOPE)
+        alphas.append(rounded(max(alpha, alpha_to_reach(recipe, weights.threshold_keeping(target)))))
+    return tuple(sorted(set(alphas)))

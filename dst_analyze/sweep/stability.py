@@ -1,0 +1,46 @@
+"""When a trial may end before its budget: the layers' order has stood still for a third of the way.
+
+The order is that of the remaining ratios at a reading, compared by Kendall's tau. A window that grows with the run
+asks for the more standing still the longer a run has gone on moving: an order that still drifts, however slowly, has
+changed over a third of its way. Before anything is pruned all orders are equal and say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from dst_analyze.sweep.record import UNPRUNED
+
+AGREEING = 0.9
+"""Kendall's tau from which two orders count as the same."""
+WINDOW = 1 / 3
+"""The share of the steps so far over which the order must have stood still."""
+EARLIEST = 1 / 5
+"""The share of the budget that every trial gets."""
+
+
+class Stability:
+    """Follows the readings of one trial of at most ``steps`` steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.readings: list[tuple[int, np.ndarray]] = []
+
+    def reached(self, step: int, remaining: float, layers: Sequence[float]) -> bool:
+        """Take one more reading of the model and its layers; whether the order has stood still for long enough."""
+        now = np.array(layers)
+        self.readings.append((step, now))
+        if remaining > UNPRUNED or step < EARLIEST * self.steps or len(now) < 2:
+            return False
+        window = [then for at, then in self.readings[:-1] if at >= (1 - WINDOW) * step]
+        return len(window) > 1 and all(agreement(then, now) >= AGREEING for then in window)
+
+
+def agreement(one: np.ndarray, other: np.ndarray) -> float:
+    """Kendall's tau-b of two readings; -1 where all layers of one are tied, as there is no order to agree with."""
+    if np.ptp(one) == 0 or np.ptp(other) == 0:
+        return -1.0
+    return float(kendalltau(one, other).statistic)
