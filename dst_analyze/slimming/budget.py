@@ -1,4 +1,4 @@
-"""Widths under a budget: a rule says how wide each group is at a given generosity, and the budget sets the generosity."""
+"""Widths under a budget: a rule says how wide a group is at some generosity, the budget says how generous to be."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _by_units(evidence: GroupEvidence, generosity: float) -> float:
     if whole == len(units):
         return 1.0
     above = units[whole - 1] if whole else max(1.0, bar)
-    return (whole + (above - bar) / (above - units[whole] + 1e-12)) / len(units)
+    return float((whole + (above - bar) / (above - units[whole] + 1e-12)) / len(units))
 
 
 RULES: dict[str, Rule] = {"density": _by_density, "sqrt": _by_root, "units": _by_units}
@@ -46,7 +46,7 @@ DEFAULT_RULE = "density"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a width may be: ``min_width`` channels at least, multiples of ``round_to``, nothing where ``keep`` matches."""
+    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches."""
 
     round_to: int = 8
     min_width: int = 1
@@ -62,7 +62,7 @@ class Limits:
         step = max(1, -(-self.round_to // per_unit)) if per_unit < self.round_to else 1
         least = min(group.width, max(1, -(-self.min_width // per_unit)))
         widths = [width for width in range(step, group.width, step) if width >= least]
-        return widths + [group.width]
+        return [*widths, group.width]
 
 
 def widths_for(
@@ -74,7 +74,9 @@ def widths_for(
 
     def ideal(generosity: float) -> dict[str, float]:
         return {
-            group.name: min(max(group.width * rule(evidence[group.name], generosity), allowed[group.name][0]), group.width)
+            group.name: min(
+                max(group.width * rule(evidence[group.name], generosity), allowed[group.name][0]), group.width
+            )
             for group in groups
         }
 

@@ -7,7 +7,7 @@ then over the trials (alphas and seeds), so that a group counts as thin only whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ _FLOOR = 1e-3
 
 @dataclass(frozen=True)
 class GroupEvidence:
-    """``density`` of the group; ``units``: of each unit; ``sorted_units``: of its densest unit, the next, ... per trial.
+    """``density`` of the group; ``units``: of each unit; ``sorted_units``: of its densest unit, the next one, ...
 
     Trials that start from other weights number their units otherwise, so what a unit is like is known best by its place
     in the order: ``sorted_units`` is the mean over trials of the sorted densities.
@@ -60,7 +60,8 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
 
     def density(group: Group, trial: Mapping[str, float]) -> float | None:
         ends = [[trial[layer] for layer in group.layers(role) if layer in trial] for role in ("produces", "reads")]
-        return _both_ends([float(np.mean(end)) for end in ends if end])
+        both = _both_ends([np.mean(end) for end in ends if end])
+        return None if both is None else float(both)
 
     found = {}
     for group in coupling.removable:
@@ -87,10 +88,11 @@ def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | 
     return _both_ends(ends)
 
 
-def _both_ends[T: (float, Values)](ends: Sequence[T]) -> T | None:
+def _both_ends(ends: Sequence[Values]) -> Values | None:
     if not ends:
         return None
-    return np.exp(np.mean([np.log(np.maximum(end, _FLOOR)) for end in ends], axis=0))
+    mean: Values = np.exp(np.mean([np.log(np.maximum(end, _FLOOR)) for end in ends], axis=0))
+    return mean
 
 
 def _typical(values: Values) -> float:
@@ -111,6 +113,3 @@ def _summed_up(group: Group, trials: Sequence[Values]) -> GroupEvidence:
 def _unknown(group: Group) -> GroupEvidence:
     """Nothing was measured on either side: nothing is taken away."""
     return GroupEvidence.equal(group.width)
-
-
-Share = Callable[[GroupEvidence, float], float]

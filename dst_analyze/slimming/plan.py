@@ -77,9 +77,7 @@ class SlimPlan(Json):
     def table(self) -> pd.DataFrame:
         """One row per group: old and new width."""
         columns = ["group", "layers", "width", "new_width", "density", "reason"]
-        rows = [
-            (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups
-        ]
+        rows = [(g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups]
         return pd.DataFrame(rows, columns=columns)
 
     def save(self, path: Path | str) -> None:
@@ -90,11 +88,19 @@ class SlimPlan(Json):
         try:
             return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
-            raise FolderError(f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one") from error
+            raise FolderError(
+                f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"
+            ) from error
         except (ValidationError, UnicodeDecodeError) as error:
-            first = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+            first = (
+                error.errors(include_url=False)[0]
+                if isinstance(error, ValidationError)
+                else {"loc": (), "msg": str(error)}
+            )
             where = ".".join(map(str, first["loc"]))
-            raise FolderError(f"this is no plan: {where}: {first['msg']}", place=str(path), hint="`dst-analyze slim` makes one") from error
+            raise FolderError(
+                f"this is no plan: {where}: {first['msg']}", place=str(path), hint="`dst-analyze slim` makes one"
+            ) from error
 
 
 def suggest_widths(
@@ -130,7 +136,9 @@ def null_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
     frame = record.frame[~record.frame["control"]]
     last = frame.groupby(["alpha", "seed"])["step"].transform("max")
     ended = frame[frame["step"] == last]
-    return from_ratios(coupling, [dict(zip(t["layer"], t["null"], strict=True)) for _, t in ended.groupby(["alpha", "seed"])])
+    return from_ratios(
+        coupling, [dict(zip(t["layer"], t["null"], strict=True)) for _, t in ended.groupby(["alpha", "seed"])]
+    )
 
 
 def plan_widths(
@@ -211,7 +219,8 @@ def plan_of(
         model=type(traced.model).__name__,
         parameters={name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()},
         inputs=tuple(
-            TensorShape(shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch.")) for t in traced.inputs.tensors()
+            TensorShape(shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
+            for t in traced.inputs.tensors()
         ),
         rule=rule,
         asked=dict(asked),
@@ -237,7 +246,9 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
     for name, share in plan.asked.items():
         if name in binding or (binding and reached[name] < share):
             continue  # another budget was the tighter one
-        least = all(group.new_width <= max(limits.min_width, limits.round_to) for group in plan.groups if not group.reason)
+        least = all(
+            group.new_width <= max(limits.min_width, limits.round_to) for group in plan.groups if not group.reason
+        )
         if reached[name] > share and least:
             why = "every group is at its floor, and the rest cannot be removed (see what is frozen)"
         elif reached[name] > share:
@@ -261,7 +272,9 @@ def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Te
     return sums
 
 
-def slim_model(model: torch.nn.Module | TracedModel, plan: SlimPlan, example_inputs: Any = None) -> torch.fx.GraphModule:
+def slim_model(
+    model: torch.nn.Module | TracedModel, plan: SlimPlan, example_inputs: Any = None
+) -> torch.fx.GraphModule:
     """The model that a plan describes, with the trained weights that are left; the one given is not touched."""
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     assert traced.graph_module is not None
