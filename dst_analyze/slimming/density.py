@@ -60,7 +60,7 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
 
     def density(group: Group, trial: Mapping[str, float]) -> float | None:
         ends = [[trial[layer] for layer in group.layers(role) if layer in trial] for role in ("produces", "reads")]
-        both = _both_ends([np.mean(end) for end in ends if end])
+        both = _both_ends([np.asarray(np.mean(end)) for end in ends if end])
         return None if both is None else float(both)
 
     found = {}

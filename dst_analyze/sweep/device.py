@@ -49,5 +49,10 @@ class Device:
         """For forward passes and losses."""
         return torch.autocast(self.name, dtype=torch.bfloat16, enabled=self.amp)
 
+    def wait(self) -> None:
+        """Until all that was asked of the device is done: for timing."""
+        if self.name != "cpu":
+            torch.accelerator.synchronize()
+
     def describe(self) -> str:
         return f"{self.name}, bfloat16 where safe" if self.amp else self.name

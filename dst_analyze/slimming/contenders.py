@@ -1,0 +1,94 @@
+"""The models a suggestion is tried against: the dense one, and others of the same size made without its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.tracing import TracedModel
+from dst_analyze.slimming.budget import Limits
+from dst_analyze.slimming.build import slim
+from dst_analyze.slimming.coupling import Coupling
+from dst_analyze.slimming.density import Evidence, GroupEvidence
+from dst_analyze.slimming.plan import SlimPlan, null_evidence, plan_widths
+from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.trial import ModelSource
+
+SLIM, DENSE = "slim", "dense"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way of making a model; ``plan`` is None for the dense one."""
+
+    name: str
+    about: str
+    plan: SlimPlan | None
+
+
+def contenders(
+    traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan, limits: Limits
+) -> list[Contender]:
+    """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
+    # By the budget the suggestion was made for; each as large as the suggestion came out.
+    reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
+    targets = {f"target_{name}": reached[name] for name in plan.asked}
+
+    def of(evidence: Evidence) -> SlimPlan:
+        return plan_widths(traced, coupling, evidence, rule="density", limits=limits, **targets)
+
+    rng = np.random.default_rng(0)
+    chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}
+    equal = {g.name: GroupEvidence.equal(g.width) for g in coupling.removable}
+    found = [
+        Contender(DENSE, "the model as it is", None),
+        Contender(SLIM, "the suggestion", plan),
+        Contender("uniform", "every group thinned alike", of(equal)),
+        Contender("random", "groups thinned at random", of(chance)),
+    ]
+    if record is not None:
+        found.append(
+            Contender("fan-in", "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
+        )
+    return found
+
+
+class Flat(nn.Module):
+    """A graph that takes tensors only, called as the model it was made from."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return self.graph(*Inputs(args, kwargs).tensors())
+
+
+def fresh(contender: Contender, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
+    """A contender with untrained weights, drawn as the user's code draws them from the seed that is set.
+
+    Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
+    their own initialisation would have: thinned models start on equal terms with the dense one.
+    """
+    dense = source.build()
+    if contender.plan is None:
+        return dense
+    built = slim(traced, contender.plan.removal, coupling=coupling, weights=dense)
+    with torch.no_grad():
+        for name, factor in _factors(coupling, dict(built.named_parameters())).items():
+            built.get_parameter(name).mul_(factor)
+    return Flat(built)
+
+
+def _factors(coupling: Coupling, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    ratios: dict[str, float] = {}
+    for member in {member for group in coupling.groups for member in group.members if member.role == "reads"}:
+        if member.name in parameters:
+            before = coupling.parameters[member.name].shape[member.dim]
+            ratios[member.name] = ratios.get(member.name, 1.0) * before / parameters[member.name].shape[member.dim]
+    return {name: ratio**0.5 for name, ratio in ratios.items()}
