@@ -67,8 +67,10 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
             raise OptionError(f"channels of {name!r} cannot be removed: {reason}")
         if not set(places) <= set(range(group.width)):
             raise OptionError(f"group {name!r} has units 0 to {group.width - 1}, not {max(places)}")
-        if len(set(places)) == group.width:
-            raise OptionError(f"all {group.width} units of {name!r} are to be removed: one has to stay")
+        if group.width - len(set(places)) < group.floor:
+            raise OptionError(
+                f"{len(set(places))} of the {group.width} units of {name!r} are to be removed: {group.floor} have to stay"
+            )
         keep[[group.units[place] for place in places]] = False
     return keep
 

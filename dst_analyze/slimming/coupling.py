@@ -7,9 +7,10 @@ a **group**: any of them may leave, as long as one stays.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Units any of which may be removed, as long as one is left."""
+    """Units any of which may be removed, as long as the floor is left."""
 
     name: str  # of the first layer that produces it
     units: tuple[int, ...]
@@ -72,6 +73,7 @@ class Group:
     channels: int  # numbers of the first producer's axis in it: units times channels per unit
     frozen: tuple[Reason, ...]
     inexact: tuple[Reason, ...]  # why outputs change even if a unit that carries nothing is removed
+    floor: int = 1  # so many units have to stay
 
     @property
     def width(self) -> int:
@@ -79,7 +81,7 @@ class Group:
 
     @property
     def removable(self) -> bool:
-        return not self.frozen and self.width > 1
+        return not self.frozen and self.width > self.floor
 
     def layers(self, role: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.layer for member in self.members if member.role == role))
@@ -423,7 +425,9 @@ class _Result:
                 role = next((role for role in ("produces", "reads") if flags[role][mine].any()), "follows")
                 members.setdefault(signature, []).append((Member(block.name, block.dim, layer, role), len(mine)))
         by_signature = _by_value(self._signature)
-        taken: set[str] = set()
+        floors = [(set(self._units[labels].tolist()), count) for labels, count in self._space.floors]
+        names = _Names()
+        drafts = []
         for signature, found in members.items():
             if not any(member.name in self._trainable for member, _ in found):
                 continue  # tables and masks: nobody would look for channels there
@@ -432,17 +436,33 @@ class _Result:
             reasons = list(dict.fromkeys(reason for unit in units for reason in frozen.get(unit, [])))
             if first is None and not reasons:
                 reasons.append(Reason("no layer computes it", "", "", ""))
-            base = first[0].layer if first else f"{found[0][0].name}[{found[0][0].dim}]"
-            name = next(n for n in (base, *(f"{base}#{i}" for i in range(2, len(members) + 2))) if n not in taken)
-            taken.add(name)
-            yield Group(
-                name=name,
-                units=tuple(units),
-                members=tuple(dict.fromkeys(member for member, _ in found)),
-                channels=(first or found[0])[1],
-                frozen=tuple(reasons),
-                inexact=tuple(dict.fromkeys(reason for unit in units for reason in inexact.get(unit, []))),
+            name = first[0].layer if first else f"{found[0][0].name}[{found[0][0].dim}]"
+            drafts.append(
+                Group(
+                    name=name if reasons else names.of(name),  # the plain name is for what may shrink
+                    units=tuple(units),
+                    members=tuple(dict.fromkeys(member for member, _ in found)),
+                    channels=(first or found[0])[1],
+                    frozen=tuple(reasons),
+                    inexact=tuple(dict.fromkeys(reason for unit in units for reason in inexact.get(unit, []))),
+                    floor=max([1, *(count for few, count in floors if not few.isdisjoint(units))]),
+                )
             )
+        for group in drafts:
+            yield replace(group, name=names.of(group.name)) if group.frozen else group
+
+
+class _Names:
+    """Each name once: the second time it gets a number."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def of(self, wish: str) -> str:
+        numbered = itertools.chain([wish], (f"{wish}#{number}" for number in itertools.count(2)))
+        name = next(name for name in numbered if name not in self._taken)
+        self._taken.add(name)
+        return name
 
 
 def _by_value(values: np.ndarray[Any, np.dtype[np.uint64]]) -> dict[int, list[int]]:

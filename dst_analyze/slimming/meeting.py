@@ -48,7 +48,10 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
 
 def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:
     """A weight reads along its summed axes and produces along those that stay; two activations do neither."""
-    if all(act.constant for act in acts):
+    if all(act.constant for act in acts):  # a weight made of two, as LoRA's: the last is applied first
+        for act in acts:
+            for family in (f for f in act.families if set(varying(f)) & summed):
+                call.space.role("produces" if act is acts[-1] else "reads", family)
         return
     for act in acts:
         for family in act.families if act.constant else ():

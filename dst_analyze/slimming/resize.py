@@ -289,7 +289,7 @@ def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         return []
 
 
-@_fits("getitem")
+@_fits("getitem", "setitem")
 def _getitem(site: Site) -> None:
     layout = site.input_layout()
     if layout is None:
