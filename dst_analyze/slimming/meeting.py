@@ -119,8 +119,8 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
     for family in present:
         if family is not widest:
             call.space.join(widest, family, call.reason("meets an axis of fixed size"))
-    for act, family in zip(acts, families, strict=True):
-        fixed = {dim for dim in dims if act.shape[dim] > 1} if family is None else set()
+    for act in (act for act, family in zip(acts, families, strict=True) if family is None):
+        fixed = {dim for dim in dims if act.shape[dim] > 1}
         if fixed and dims <= fixed:
             for each in present:
                 call.space.freeze(each, call.reason("meets an axis of fixed size"))

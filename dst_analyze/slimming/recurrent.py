@@ -100,7 +100,7 @@ def _last(tensor: torch.Tensor, labels: torch.Tensor) -> Act:
 
 def _cell(call: Call) -> Any:
     module: Any = call.module
-    gates = _GATES[type(module).__name__] if type(module).__name__ in _GATES else None
+    gates = _GATES.get(type(module).__name__)
     if gates is None:
         return frozen_module(call)
     data = call.acts[0]
@@ -122,7 +122,7 @@ def _attention(call: Call) -> Any:
     module: Any = call.module
     query, key, value = (call.get(i, name) for i, name in enumerate(("query", "key", "value")))
     per_head = call.result[1] is not None and call.result[1].ndim == query.ndim + 1
-    if module.bias_k is not None or module.add_zero_attn or per_head or not module.batch_first and query.ndim == 1:
+    if module.bias_k is not None or module.add_zero_attn or per_head:
         return frozen_module(call)
     heads = call.space.fresh(module.num_heads)
     inner = heads.repeat_interleave(module.head_dim)
