@@ -176,8 +176,8 @@ def _difference(traced: Any, coupling: Any, removal: Any) -> float:
 
     from dst_analyze.slimming.build import silenced, slim
 
-    small = slim(traced, removal, coupling=coupling).double().eval()
-    large = silenced(traced, removal, coupling=coupling).double().eval()
+    small = _steady(slim(traced, removal, coupling=coupling))
+    large = _steady(silenced(traced, removal, coupling=coupling))
     tensors = [t.double() if t.is_floating_point() else t for t in traced.inputs.tensors()]
     worst = 0.0
     with torch.no_grad():
@@ -187,13 +187,24 @@ def _difference(traced: Any, coupling: Any, removal: Any) -> float:
     return worst
 
 
+def _steady(module: Any) -> Any:
+    """In eval mode but for its batch norms: with random weights and half of them gone, signals would die out."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    module.double().eval()
+    for part in module.modules():
+        if isinstance(part, _BatchNorm):
+            part.train()
+    return module
+
+
 def _shown(row: dict[str, Any]) -> str:
     stages = " ".join(stage if row.get(stage) else f"NOT-{stage}" for stage in STAGES)
     old, new = row.get("params", (0, 0))
+    seconds = f"{row.get('coupling_seconds', 0):5.2f} + {row.get('slim_seconds', 0):5.2f} s"
     return (
         f"{row['name']:28} {stages}  {row.get('removable', 0):3} of {row.get('groups', 0):3} groups,"
-        f" {old / 1e6:6.2f} -> {new / 1e6:6.2f} M, {row.get('coupling_seconds', 0):5.2f} + {row.get('slim_seconds', 0):5.2f} s"
-        f"  {row.get('failure', '')}"
+        f" {old / 1e6:6.2f} -> {new / 1e6:6.2f} M, {seconds}  {row.get('failure', '')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Multi-head attention whose heads need not add up to its embedding: what nn.MultiheadAttention becomes when slimmed."""
+"""Multi-head attention whose heads need not add up to its embedding: what nn.MultiheadAttention is slimmed to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class HeadAttention(nn.Module):
         super().__init__()
         self.embed_dim, self.num_heads, self.head_dim, self.out_dim = embed_dim, num_heads, head_dim, out_dim
         self.kdim, self.vdim = kdim, vdim
-        self.dropout, self.batch_first = dropout, batch_first
+        self.dropout, self.bias, self.batch_first = dropout, bias, batch_first
         inner = num_heads * head_dim
         separate = kdim is not None or vdim is not None
         if separate:
@@ -87,12 +87,12 @@ class HeadAttention(nn.Module):
         return output if self.batch_first else output.transpose(0, 1), weights
 
     def _weights(self) -> tuple[torch.Tensor, ...]:
-        if self.in_proj_weight is not None:
+        if self.kdim is None and self.vdim is None:
             return self.in_proj_weight.chunk(3)
         return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
 
     def _biases(self) -> tuple[torch.Tensor | None, ...]:
-        return (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        return self.in_proj_bias.chunk(3) if self.bias else (None, None, None)
 
     def _mask(
         self, attn_mask: torch.Tensor | None, padding: torch.Tensor | None, like: torch.Tensor

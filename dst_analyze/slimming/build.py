@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,12 @@ from torch import fx, nn
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.slimming.coupling import Coupling, Layout, Mask, canonical_names, couple
-from dst_analyze.slimming.resize import Site, Slimming, fit_call, fit_module
+from dst_analyze.slimming.coupling import Coupling, couple
+from dst_analyze.slimming.fit_calls import Site, fit_call
+from dst_analyze.slimming.fit_modules import fit_module
+from dst_analyze.slimming.groups import Mask
+from dst_analyze.slimming.tensors import canonical_names, named_tensors
+from dst_analyze.slimming.widths import Slimming
 
 # Group by name -> places of the units to remove, counted within the group.
 Removal = Mapping[str, Collection[int]]
@@ -67,8 +71,9 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
             raise OptionError(f"channels of {name!r} cannot be removed: {reason}")
         if not set(places) <= set(range(group.width)):
             raise OptionError(f"group {name!r} has units 0 to {group.width - 1}, not {max(places)}")
-        if len(set(places)) == group.width:
-            raise OptionError(f"all {group.width} units of {name!r} are to be removed: one has to stay")
+        if group.width - len(set(places)) < group.floor:
+            gone = len(set(places))
+            raise OptionError(f"{gone} of {name!r}'s {group.width} units are to be removed: {group.floor} have to stay")
         keep[[group.units[place] for place in places]] = False
     return keep
 
@@ -138,25 +143,19 @@ def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | 
 def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> dict[int, Any]:
     """By the identity of each of the source's tensors, what takes its place."""
     names = canonical_names(source)
-    given = dict(_named(weights)) if weights is not None else {}
+    given = dict(named_tensors(weights)) if weights is not None else {}
     memo: dict[int, Any] = {}
-    for name, tensor in _named(source):
+    for name, tensor in named_tensors(source):
         if id(tensor) in memo:
             continue
         data = given.get(name, tensor).detach()
-        layout = slimming.coupling.parameters.get(names[name])
-        for dim in range(data.ndim) if layout is not None else ():
-            if layout.axes[dim]:
+        if (layout := slimming.coupling.parameters.get(names[name])) is not None:
+            for dim in (dim for dim in range(data.ndim) if layout.axes[dim]):
                 kept = torch.from_numpy(np.flatnonzero(layout.kept(slimming.keep, dim)))
                 data = data.index_select(dim, kept.to(data.device))
         data = data.clone()
         memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
     return memo
-
-
-def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
 
 
 def _reorder(module: nn.Module, like: nn.Module | None) -> None:
@@ -174,7 +173,7 @@ _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", 
 def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
     """The trace shows eval mode: a functional dropout that was off for that reason follows the mode again."""
     name = getattr(node.target, "__name__", "")
-    if node.op != "call_function" or name not in _DROPOUTS or node.target.__module__ != "torch.nn.functional":  # type: ignore[union-attr]
+    if node.op != "call_function" or name not in _DROPOUTS or node.target.__module__ != "torch.nn.functional":
         return
     training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True)
     if training is not False:
@@ -223,6 +222,7 @@ class _Fitter(_Checker):
     def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
         super().__init__(module, slimming)
         self._fitted: dict[int, nn.Module] = {}  # a layer called twice is fitted once
+        self.was: dict[str, dict[str, Any]] = module.meta["was"]
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "call_module":
@@ -234,7 +234,7 @@ class _Fitter(_Checker):
     def _fit_module(self, n: fx.Node) -> None:
         args, _ = self.fetch_args_kwargs_from_env(n)
         path = str(n.target)
-        module = self.module.get_submodule(path)  # type: ignore[operator]
+        module = self.module.get_submodule(path)
         if id(module) in self._fitted:
             return
         before = _facts(module)
@@ -242,13 +242,11 @@ class _Fitter(_Checker):
         self._fitted |= {id(module): module, id(fitted): fitted}
         if fitted is not module:
             parent, _, name = path.rpartition(".")
-            setattr(self.module.get_submodule(parent), name, fitted)  # type: ignore[operator]
+            setattr(self.module.get_submodule(parent), name, fitted)
             self.submodules[path] = fitted
-        was = self.module.meta["was"].setdefault(path, {})  # type: ignore[operator, union-attr, index]
         now = _facts(fitted)
-        for key, value in before.items():
-            if key in now and now[key] != value:
-                was.setdefault(key, value)
+        if was := {key: value for key, value in before.items() if now.get(key, value) != value}:
+            self.was[path] = was
 
 
 def _facts(module: nn.Module) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
         return f"StochasticDepth({literal(float(module.p))}, {literal(str(module.mode))})"  # type: ignore[arg-type]
-    elif getattr(nn, kind.__name__, None) is kind:
+    elif vars(nn).get(kind.__name__) is kind:
         name = f"nn.{kind.__name__}"
     else:
         name = imports.name(kind.__module__, kind.__name__)
@@ -82,10 +82,10 @@ def construct(module: nn.Module, imports: Imports) -> str:
     return f"{name}({', '.join(literal(v) if key in required else f'{key}={literal(v)}' for key, v in arguments)})"
 
 
-def _written_as(kind: type[nn.Module]) -> type[nn.Module]:
+def _written_as(kind: type[nn.Module]) -> Any:
     """A subclass that only builds itself differently is its torch.nn base."""
     for cls in kind.__mro__:
-        if getattr(nn, cls.__name__, None) is cls and cls is not nn.Module:
+        if cls is not nn.Module and vars(nn).get(cls.__name__) is cls:
             return cls
         if any(callable(v) or isinstance(v, property) for key, v in vars(cls).items() if key not in _HARMLESS):
             return kind

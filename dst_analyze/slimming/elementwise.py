@@ -52,8 +52,8 @@ def _converted(call: Call) -> Act:
 
 
 @rules("_weight_norm")
-def _weight_norm(call: Call) -> Act:
-    direction: Act = call.args[0]
+def _weight_norm(call: Call) -> Any:
+    direction = call.x
     dim = call.get(2, "dim", 0)
     call.inexact(direction, (d for d in range(direction.ndim) if d != dim), "a norm over the weights")
     return elementwise(call)
@@ -102,8 +102,9 @@ def _softmax_module(call: Call) -> Act:
     return _along(call, getattr(call.module, "dim", None), "each value depends on all along the axis")
 
 
-for _kind in (nn.Softmax, nn.LogSoftmax, nn.Softmin):
-    register_channel_rule(_kind, _softmax_module)
+register_channel_rule(nn.Softmax, _softmax_module)
+register_channel_rule(nn.LogSoftmax, _softmax_module)
+register_channel_rule(nn.Softmin, _softmax_module)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------

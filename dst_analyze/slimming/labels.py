@@ -97,6 +97,7 @@ class LabelSpace:
         self.blocks: dict[tuple[str, int, int], Block] = {}
         self.frozen: list[tuple[Numbers, Reason]] = []
         self.roles: dict[str, list[Numbers]] = {"produces": [], "reads": []}
+        self.floors: list[tuple[Numbers, int]] = []
         self._edges: list[Numbers] = []
         self._roots: Numbers | None = None
         self._preferences: list[tuple[Numbers, tuple[int, ...]]] = []
@@ -151,6 +152,10 @@ class LabelSpace:
         """Removing one label along ``dims`` changes what the others compute, even where it carries nothing."""
         if dims := tuple(set(dims) & set(varying(labels))):
             self._inexact.append((_numbers(slim_view(labels)), dims, reason))
+
+    def floor(self, labels: torch.Tensor, count: int) -> None:
+        """At least so many of these have to stay."""
+        self.floors.append((_numbers(labels), count))
 
     def role(self, role: str, labels: torch.Tensor) -> None:
         self.roles[role].append(np.unique(_numbers(slim_view(labels))))

@@ -24,7 +24,7 @@ def linear(call: Call, x: Act, weight: Act, bias: Act | None) -> Act:
         for family in weight.families:
             call.space.role("reads" if weight.ndim - 1 in varying(family) else "produces", family)
     letters = [(x, f"{lead}i"), (weight, "oi" if weight.ndim == 2 else "i")]
-    out = contract(call, letters, lead + "o" * (weight.ndim == 2))
+    out = contract(call, letters, lead + "o" * (weight.ndim == 2), weights=not x.constant)
     return meet(call, [out, bias], out.shape) if bias is not None else out
 
 
@@ -118,7 +118,7 @@ def _grouped(
 
     One axis of the weight numbers all channels of its side, the other only those within a group.
     """
-    why = call.reason("groups of equal size")
+    why = call.reason("groups of equal size" if inputs else "meets an axis of fixed size")
     full, inner = (reads, makes) if transposed else (makes, reads)
     if len(inputs) > 1:
         call.freeze((*inputs, *makes, *reads), "several channel axes meet in one")

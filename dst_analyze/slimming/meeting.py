@@ -48,7 +48,10 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
 
 def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:
     """A weight reads along its summed axes and produces along those that stay; two activations do neither."""
-    if all(act.constant for act in acts):
+    if all(act.constant for act in acts):  # a weight made of two, as LoRA's: the last is applied first
+        for act in acts:
+            for family in (f for f in act.families if set(varying(f)) & summed):
+                call.space.role("produces" if act is acts[-1] else "reads", family)
         return
     for act in acts:
         for family in act.families if act.constant else ():
@@ -116,8 +119,8 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
     for family in present:
         if family is not widest:
             call.space.join(widest, family, call.reason("meets an axis of fixed size"))
-    for act, family in zip(acts, families, strict=True):
-        fixed = {dim for dim in dims if act.shape[dim] > 1} if family is None else set()
+    for act in (act for act, family in zip(acts, families, strict=True) if family is None):
+        fixed = {dim for dim in dims if act.shape[dim] > 1}
         if fixed and dims <= fixed:
             for each in present:
                 call.space.freeze(each, call.reason("meets an axis of fixed size"))

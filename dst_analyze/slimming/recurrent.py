@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -50,6 +51,8 @@ def _recurrent(call: Call) -> Any:
         return frozen_module(call)
     hidden = call.space.fresh(module.hidden_size)
     out = call.space.fresh(module.proj_size) if module.proj_size else hidden
+    if module.proj_size:  # torch takes a projection that does not shrink for none
+        call.space.floor(hidden, module.proj_size + 1)
     gates, directions = _GATES[module.mode], 2 if module.bidirectional else 1
     above = torch.cat([out] * directions)
     for layer in range(module.num_layers):
@@ -97,7 +100,7 @@ def _last(tensor: torch.Tensor, labels: torch.Tensor) -> Act:
 
 def _cell(call: Call) -> Any:
     module: Any = call.module
-    gates = _GATES[type(module).__name__] if type(module).__name__ in _GATES else None
+    gates = _GATES.get(type(module).__name__)
     if gates is None:
         return frozen_module(call)
     data = call.acts[0]
@@ -119,7 +122,7 @@ def _attention(call: Call) -> Any:
     module: Any = call.module
     query, key, value = (call.get(i, name) for i, name in enumerate(("query", "key", "value")))
     per_head = call.result[1] is not None and call.result[1].ndim == query.ndim + 1
-    if module.bias_k is not None or module.add_zero_attn or per_head or not module.batch_first and query.ndim == 1:
+    if module.bias_k is not None or module.add_zero_attn or per_head:
         return frozen_module(call)
     heads = call.space.fresh(module.num_heads)
     inner = heads.repeat_interleave(module.head_dim)
@@ -144,7 +147,14 @@ def _attention(call: Call) -> Any:
         if isinstance(mask, Act):
             call.freeze(mask.families, "a mask of attention")
     output, weights = call.result
+    if weights is not None and _uses(call, 1):
+        call.space.inexact(heads, [0], call.reason("the attention handed out is a mean over the heads"))
     return _last(output, made), None if weights is None else Act(tuple(weights.shape))
+
+
+def _uses(call: Call, index: int) -> bool:
+    """Whether one of several results is read by anything."""
+    return any(user.target is not operator.getitem or user.args[1] == index for user in call.node.users)
 
 
 def frozen_module(call: Call) -> Any:

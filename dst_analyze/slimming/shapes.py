@@ -23,12 +23,15 @@ def reshaped(call: Call) -> Any:
 
 
 # fmt: off
-@rules(
+_MOVES = (
     "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "expand",
     "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
     "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
+
+
+@rules(*_MOVES)
 def as_it_is(call: Call) -> Any:
     """Run the operation on the labels of its first tensor."""
     per_family = [_flat(call.on_labels(family)) for family in call.x.families]
@@ -50,20 +53,20 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
     return acts if several else acts[0]
 
 
-for _kind in (nn.Flatten, nn.Unflatten):
-    register_channel_rule(_kind, reshaped)
-for _kind in (nn.PixelShuffle, nn.PixelUnshuffle):
-    register_channel_rule(_kind, as_it_is)
+register_channel_rule(nn.Flatten, reshaped)
+register_channel_rule(nn.Unflatten, reshaped)
+register_channel_rule(nn.PixelShuffle, as_it_is)
+register_channel_rule(nn.PixelUnshuffle, as_it_is)
 
 
 @rules("channel_shuffle", "native_channel_shuffle")
 def _channel_shuffle(call: Call) -> Any:
     """A view, a transposition and a view back, in one: the grid in between has to stay one."""
-    groups = call.module.groups if call.module is not None else call.get(1, "groups")
+    groups = int(getattr(call.module, "groups", 0) or call.get(1, "groups"))
     for family in call.x.along(1):
-        channels = call.only_along(family, 1).view(groups, -1)  # type: ignore[arg-type]
+        channels = call.only_along(family, 1).view(groups, -1)
         call.space.join_along(channels, [0], call.reason("groups of equal size"))
-    return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)  # type: ignore[arg-type]
+    return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)
 
 
 register_channel_rule(nn.ChannelShuffle, _channel_shuffle)
@@ -114,7 +117,8 @@ def _spatial(call: Call, count: int) -> Any:
         call.freeze(call.x.families, "an unusual number of axes")
         return rebuilt(call, [])
     families = call.without(call.x, range(-count, 0), "pooled along the axis")
-    small = [family[(..., *[slice(0, 1)] * count)] for family in families]
+    first: Any = (..., *[slice(0, 1)] * count)
+    small = [family[first] for family in families]
     return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in small])
 
 
@@ -123,11 +127,7 @@ def _pool(call: Call) -> Any:
 
 
 rules(
-    *(
-        f"{kind}_pool{n}d"
-        for kind in ("max", "avg", "lp", "adaptive_avg", "adaptive_max")
-        for n in (1, 2, 3)
-    ),
+    *(f"{kind}_pool{n}d" for kind in ("max", "avg", "lp", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)),
     *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *(f"adaptive_max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *(f"boolean_dispatch_max_pool{n}d" for n in (1, 2, 3)),
@@ -192,7 +192,8 @@ def _cat(call: Call) -> Any:
     beside = meet(call, across, shape)
     families = [family.expand(call.shape) for family in beside.families if varying(family)]
     for k in range(max(len(piece) for piece in pieces)):
-        families.append(_side_by_side(acts, [piece[k] if k < len(piece) else None for piece in pieces], dim, call.shape))
+        kth = [piece[k] if k < len(piece) else None for piece in pieces]
+        families.append(_side_by_side(acts, kth, dim, call.shape))
     return call.out(families)
 
 
@@ -253,7 +254,8 @@ def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
         if isinstance(item, int):
             for family in x.along(dim):
                 call.space.join_along(family, [dim], call.reason("one place taken out"))
-    odd = [d for d, i in enumerate(items) if not isinstance(i, int | slice) or getattr(i, "step", None) not in (None, 1)]
+    plain = [isinstance(item, int) or (isinstance(item, slice) and item.step in (None, 1)) for item in items]
+    odd = [dim for dim in range(len(items)) if not plain[dim]]
     return call.without(x, odd, "indexed by a tensor or in steps")
 
 

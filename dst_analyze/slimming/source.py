@@ -49,7 +49,7 @@ def source_of_model(slim: fx.GraphModule) -> str:
     heading = [
         f'"""{name}: {count:,} parameters.',
         "",
-        "Written by dst-analyze. `build_model()` gives the model with its weights, from the safetensors file beside this.",
+        "Written by dst-analyze. `build_model()` gives the model, its weights from the safetensors file beside it.",
         '"""',
     ]
     own = [
@@ -191,7 +191,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
         "        tensors = load_file(weights)",
         "        for name, tensor in (*model.named_parameters(), *model.named_buffers()):",
         "            if tensor.shape != tensors[name].shape:",
-        '                raise ValueError(f"{name}: {list(tensors[name].shape)} in the file, {list(tensor.shape)} here")',
+        '                raise ValueError(f"{name} is {list(tensors[name].shape)} in {weights}")',
         "            tensor.data = tensors[name]",
     ]
     if still:

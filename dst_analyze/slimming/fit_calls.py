@@ -1,4 +1,4 @@
-"""Modules and calls of the traced graph, fitted to the widths that are left."""
+"""Calls fitted to the widths that are left: sizes, borders and counts written into the graph's arguments."""
 
 from __future__ import annotations
 
@@ -7,135 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import fx, nn
+from torch import fx
 
-from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.calls import op_name, rule_for
-from dst_analyze.slimming.coupling import Coupling, Layout, Mask
 from dst_analyze.slimming.elementwise import elementwise
-from dst_analyze.slimming.layers import groups_leave_whole
-
-
-@dataclass(frozen=True)
-class Slimming:
-    """A coupling, and which of its units are kept."""
-
-    coupling: Coupling
-    keep: Mask
-
-    def layout(self, node: fx.Node) -> Any:
-        return self.coupling.activations.get(node.name)
-
-    def expected(self, layout: Any) -> Any:
-        """The shapes a node's result must have."""
-        if isinstance(layout, Layout):
-            return layout.shape_after(self.keep)
-        if isinstance(layout, tuple):
-            return tuple(self.expected(item) for item in layout)
-        if isinstance(layout, dict):
-            return {key: self.expected(item) for key, item in layout.items()}
-        return None
-
-    def kept_before(self, layout: Layout, dim: int, place: int) -> int:
-        """How many of the first ``place`` places along an axis are left."""
-        return int(layout.kept(self.keep, dim)[:place].sum())
-
-    def groups_left(self, layout: Layout, dim: int, groups: int) -> int:
-        """How many of a number of equal groups along an axis have anything left."""
-        return int(np.asarray(layout.kept(self.keep, dim)).reshape(groups, -1).any(axis=1).sum())
-
-
-# --- modules ----------------------------------------------------------------------------------------------------
-
-
-def fit_module(module: Any, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
-    """A copy of a layer, its tensors already cut, with the numbers on its label made true."""
-    tensor = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
-    if isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.Bilinear):
-        module.out_features, module.in1_features, module.in2_features = module.weight.shape
-    elif isinstance(module, nn.modules.conv._ConvNd):
-        _fit_convolution(module, tensor)
-    elif isinstance(module, nn.Embedding):
-        module.num_embeddings, module.embedding_dim = module.weight.shape
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        sizes = [t.shape[0] for t in (module.weight, module.running_mean) if t is not None]
-        module.num_features = next(iter(sizes), module.num_features)
-    elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and tensor is not None:
-        module.normalized_shape = tuple(tensor.shape[-len(module.normalized_shape) :])
-    elif isinstance(module, nn.GroupNorm) and tensor is not None:
-        layout = slimming.layout(node.all_input_nodes[0])
-        if module.num_channels != tensor.shape[1]:
-            module.num_groups = slimming.groups_left(layout, 1, module.num_groups)
-            module.num_channels = tensor.shape[1]
-    elif isinstance(module, nn.PReLU):
-        module.num_parameters = module.weight.numel()
-    elif isinstance(module, nn.Unflatten):
-        dim, expected = module.dim, slimming.expected(slimming.layout(node))
-        if isinstance(dim, int) and tensor is not None:
-            start, count = dim % tensor.ndim, len(module.unflattened_size)
-            module.unflattened_size = expected[start : start + count]
-    elif isinstance(module, nn.RNNBase | nn.modules.rnn.RNNCellBase):
-        _fit_recurrent(module)
-    elif isinstance(module, nn.MultiheadAttention):
-        return _head_attention(module)
-    return module  # type: ignore[no-any-return]
-
-
-def _fit_convolution(module: Any, x: torch.Tensor | None) -> None:
-    transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
-    first, second = module.weight.shape[:2]
-    if module.groups > 1 and x is not None:
-        if not transposed:
-            module.groups = x.shape[x.ndim - module.weight.ndim + 1] // second
-        elif groups_leave_whole(module.groups, module.in_channels, module.out_channels):
-            module.groups = first * module.groups // module.in_channels
-    module.out_channels = second * module.groups if transposed else first
-    module.in_channels = first if transposed else second * module.groups
-
-
-def _fit_recurrent(module: Any) -> None:
-    if isinstance(module, nn.RNNBase):
-        module.input_size = module.weight_ih_l0.shape[1]
-        module.hidden_size = module.weight_hh_l0.shape[1]
-        if module.proj_size:
-            module.proj_size, module.hidden_size = module.weight_hr_l0.shape
-        module.flatten_parameters()
-    else:
-        module.hidden_size, module.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
-
-
-def _head_attention(module: nn.MultiheadAttention) -> nn.Module:
-    """Attention that lost heads or channels, in a form that can have lost them; untouched attention as it was."""
-    packed = module.in_proj_weight is not None
-    inner = module.out_proj.weight.shape[1]
-    embed = module.in_proj_weight.shape[1] if packed else module.q_proj_weight.shape[1]
-    out = module.out_proj.weight.shape[0]
-    if inner == embed == out == module.embed_dim:
-        return module
-    slim = HeadAttention(
-        embed,
-        inner // module.head_dim,
-        module.head_dim,
-        out,
-        kdim=None if packed else module.k_proj_weight.shape[1],
-        vdim=None if packed else module.v_proj_weight.shape[1],
-        dropout=module.dropout,
-        bias=module.in_proj_bias is not None,
-        batch_first=module.batch_first,
-    )
-    slim.train(module.training)
-    for name in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"):
-        if (parameter := getattr(module, name)) is not None:
-            setattr(slim, name, parameter)
-    slim.out_proj.weight, slim.out_proj.bias = module.out_proj.weight, module.out_proj.bias
-    return slim
-
-
-# --- calls ------------------------------------------------------------------------------------------------------
+from dst_analyze.slimming.groups import Layout
+from dst_analyze.slimming.widths import Slimming
 
 
 @dataclass(frozen=True)
@@ -158,6 +36,10 @@ class Site:
             self.node.update_arg(position, value)
         else:
             self.node.update_kwarg(name, value)
+
+    def old(self, value: Any) -> Any:
+        """What an argument was worth before anything was removed."""
+        return self.slimming.coupling.numbers.get(value.name) if isinstance(value, fx.Node) else value
 
     def input_layout(self) -> Layout | None:
         first = self.node.args[0] if self.node.args else next(iter(self.node.kwargs.values()), None)
@@ -182,8 +64,8 @@ def fit_call(site: Site) -> None:
     rule = rule_for(site.node, None)
     if rule is elementwise:
         _keep_numbers(site)
-    elif rule is not None or op_name(site.node, None) in _FITS:
-        _FITS.get(op_name(site.node, None), lambda _: None)(site)
+    elif (fit := _FITS.get(op_name(site.node, None))) is not None:
+        fit(site)
 
 
 def _keep_numbers(site: Site) -> None:
@@ -289,7 +171,7 @@ def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         return []
 
 
-@_fits("getitem")
+@_fits("getitem", "setitem")
 def _getitem(site: Site) -> None:
     layout = site.input_layout()
     if layout is None:
@@ -323,12 +205,7 @@ def _moved(site: Site, layout: Layout, dim: int, item: Any) -> Any:
     """A slice along an axis that lost places: its borders move."""
     if not isinstance(item, slice) or not layout.axes[dim]:
         return item
-    size, numbers = layout.shape[dim], site.slimming.coupling.numbers
-
-    def old(border: Any) -> Any:
-        return numbers.get(border.name) if isinstance(border, fx.Node) else border
-
-    start, stop, step = slice(old(item.start), old(item.stop), item.step).indices(size)
+    start, stop, step = slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim])
     borders = [site.slimming.kept_before(layout, dim, place) for place in (start, stop)]
     now = site.values(item)
     after = int(layout.kept(site.slimming.keep, dim).sum())
@@ -343,11 +220,7 @@ def _narrow(site: Site) -> None:
     if layout is None:
         return
     dim = site.values(site.argument(1, "dim")) % len(layout.shape)
-    numbers = site.slimming.coupling.numbers
-    start, length = (
-        numbers.get(value.name) if isinstance(value, fx.Node) else value
-        for value in (site.argument(2, "start"), site.argument(3, "length"))
-    )
+    start, length = (site.old(site.argument(i, name)) for i, name in ((2, "start"), (3, "length")))
     if layout.axes[dim]:
         first = site.slimming.kept_before(layout, dim, start)
         site.set(2, "start", first)
@@ -367,7 +240,7 @@ def _normalized_shape(site: Site) -> None:
 def _group_norm(site: Site) -> None:
     layout = site.input_layout()
     if layout is not None:
-        groups = site.slimming.coupling.numbers.get(str(site.argument(1, "num_groups")), site.argument(1, "num_groups"))
+        groups = site.old(site.argument(1, "num_groups"))
         site.set(1, "num_groups", site.slimming.groups_left(layout, 1, groups))
 
 

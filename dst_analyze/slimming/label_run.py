@@ -1,0 +1,154 @@
+"""The example run through the graph once more, with labels beside every tensor."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from dst_analyze.model.symbolic import is_stochastic
+from dst_analyze.slimming import elementwise, layers, recurrent, shapes  # noqa: F401  (each fills the table of rules)
+from dst_analyze.slimming.calls import Act, Call, mapped_acts, op_name, rule_for
+from dst_analyze.slimming.labels import LabelSpace, Reason, spread
+from dst_analyze.slimming.recurrent import frozen_module
+from dst_analyze.slimming.tensors import canonical_names
+
+
+class LabelRun(fx.Interpreter):
+    """Runs the example, and beside every tensor its labels."""
+
+    def __init__(self, module: fx.GraphModule, opaque: set[str]) -> None:
+        super().__init__(module)
+        self.space = LabelSpace()
+        self.labels: dict[fx.Node, Any] = {}
+        self.numbers: dict[str, Any] = {}
+        self._opaque = opaque
+        self._names = canonical_names(module)
+
+    def run_node(self, n: fx.Node) -> Any:
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        result = super().run_node(n)
+        self.labels[n] = self._labelled(n, result, lambda: tuple(args))
+        for act in _acts(self.labels[n]):
+            for family in act.families:
+                self.space.grid(family)
+        if isinstance(result, int | float) or (isinstance(result, tuple) and all(isinstance(i, int) for i in result)):
+            self.numbers[n.name] = result
+        return result
+
+    def _labelled(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
+        if n.op == "placeholder":
+            return _unlabelled(result)
+        if n.op == "get_attr":
+            return self._parameter(str(n.target), result)
+        if n.op == "output":
+            for act in _acts(self._arguments(n)):
+                for family in act.families:
+                    self.space.freeze(family, Reason("an output of the model", "", n.name, ""))
+            return None
+        return self._called(n, result, real)
+
+    def _parameter(self, target: str, tensor: Any) -> Any:
+        if not torch.is_tensor(tensor):
+            return tensor
+        name, shape = self._names.get(target, target), tuple(tensor.shape)
+        families = [spread(self.space.of(name, d, shape[d]), d, shape) for d in range(len(shape)) if shape[d] > 1]
+        return Act(shape, tuple(families), constant=True)
+
+    def _called(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
+        args, kwargs = self._arguments(n)
+        module = self.module.get_submodule(str(n.target)) if n.op == "call_module" else None
+        call = Call(
+            space=self.space,
+            node=n,
+            module=module,
+            args=args,
+            kwargs=kwargs,
+            result=result,
+            op=op_name(n, module),
+            run=lambda a, k: self._again(n, a, k),
+            indices=real,
+        )
+        if module is not None:
+            tensors = dict([*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)])
+            n.meta["slim_names"] = {
+                name: self._names.get(f"{n.target}.{name}", f"{n.target}.{name}") for name in tensors
+            }
+            if n.target in self._opaque:
+                return self._not_understood(call)
+        elif not any(act.families for act in call.acts) and n.target is not operator.getitem:
+            return _constant(_unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
+        rule = rule_for(n, module)
+        if rule is None and module is not None and _is_chance(module, real(), result):
+            return call.out(call.x.families)
+        if not _acts(_unlabelled(result)) and call.op != "setitem":
+            return result  # a size, a truth: plain values
+        return rule(call) if rule else self._not_understood(call)
+
+    def _not_understood(self, call: Call) -> Any:
+        families = [family for act in call.acts for family in act.families]
+        call.freeze(families, "an operation that is not understood")
+        return frozen_module(call)
+
+    def _arguments(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A node's arguments with tensors as acts."""
+        return self._filled(n.args), self._filled(n.kwargs)
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self.labels[value]
+        if isinstance(value, tuple):
+            return tuple(self._filled(item) for item in value)
+        if isinstance(value, list):
+            return [self._filled(item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: self._filled(item) for key, item in value.items()}
+        return value
+
+    def _again(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The node's operation on labels; other tensors it takes a shape from are filled in."""
+
+        def real(value: Any) -> Any:
+            return torch.empty(1).expand(value.shape) if isinstance(value, Act) else value
+
+        args, kwargs = mapped_acts(args, real), mapped_acts(kwargs, real)
+        return getattr(self, n.op)(n.target, args, kwargs)
+
+
+def _acts(value: Any) -> list[Act]:
+    if isinstance(value, Act):
+        return [value]
+    if isinstance(value, dict):
+        return [act for item in value.values() for act in _acts(item)]
+    if isinstance(value, list | tuple):
+        return [act for item in value for act in _acts(item)]
+    return []
+
+
+def _unlabelled(value: Any) -> Any:
+    if torch.is_tensor(value):
+        return Act(tuple(value.shape))
+    if isinstance(value, list | tuple):
+        return tuple(_unlabelled(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _unlabelled(item) for key, item in value.items()}
+    return value
+
+
+def _constant(value: Any, constant: bool) -> Any:
+    return mapped_acts(value, lambda leaf: Act(leaf.shape, (), constant) if isinstance(leaf, Act) else leaf)
+
+
+def _is_chance(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
+    """Stochastic depth by whatever name: parameter-free, speaks of chance, and in eval mode changes nothing."""
+    return (
+        is_stochastic(module)
+        and len(args) == 1
+        and torch.is_tensor(args[0])
+        and torch.is_tensor(result)
+        and args[0].shape == result.shape
+        and bool(torch.equal(args[0], result))
+    )
