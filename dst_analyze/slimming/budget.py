@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from dst_analyze.slimming.coupling import Coupling, Group
 from dst_analyze.slimming.density import Evidence, GroupEvidence
+from dst_analyze.slimming.groups import Coupling, Group
 
 Widths = dict[str, int]
 Cost = Callable[[Mapping[str, int]], float]
@@ -60,9 +60,9 @@ class Limits:
         """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
         per_unit = max(1, group.channels // group.width)
         step = max(1, -(-self.round_to // per_unit)) if per_unit < self.round_to else 1
-        least = min(group.width, max(1, -(-self.min_width // per_unit)))
-        widths = [width for width in range(step, group.width, step) if width >= least]
-        return [*widths, group.width]
+        least = min(group.width, max(group.floor, -(-self.min_width // per_unit)))
+        widths = [width for width in range(step, group.width, step) if width >= least] or [least]
+        return sorted({*widths, group.width})
 
 
 def widths_for(

@@ -13,8 +13,8 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.build import slim
-from dst_analyze.slimming.coupling import Coupling
 from dst_analyze.slimming.density import Evidence, GroupEvidence
+from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import SlimPlan, null_evidence, plan_widths
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSource
@@ -37,10 +37,12 @@ def contenders(
     """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
     # By the budget the suggestion was made for; each as large as the suggestion came out.
     reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
-    targets = {f"target_{name}": reached[name] for name in plan.asked}
+    targets = {name: reached[name] for name in plan.asked if name != "latency"}
 
     def of(evidence: Evidence) -> SlimPlan:
-        return plan_widths(traced, coupling, evidence, rule="density", limits=limits, **targets)
+        return plan_widths(
+            traced, coupling, evidence, rule="density", limits=limits, asked=targets or {"params": reached["params"]}
+        )
 
     rng = np.random.default_rng(0)
     chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}

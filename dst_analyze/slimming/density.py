@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dst_analyze.slimming.coupling import Coupling, Group
+from dst_analyze.slimming.groups import Coupling, Group
 
 Values = npt.NDArray[np.float64]
 Masks = Mapping[str, npt.NDArray[np.bool_]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +17,16 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, widths_for
 from dst_analyze.slimming.build import slim
-from dst_analyze.slimming.coupling import Coupling, Group, couple
+from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
+from dst_analyze.slimming.groups import Coupling, Group
+from dst_analyze.slimming.timing import milliseconds
+from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.layout import MASKS, trial_folder
 from dst_analyze.sweep.masks import read_masks
 from dst_analyze.sweep.record import Json, SweepRecord
+
+_LATENCY_TRIES = 7
 
 
 class GroupPlan(Json):
@@ -67,6 +73,7 @@ class SlimPlan(Json):
     new_params: int
     macs: int | None
     new_macs: int | None
+    latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
     notes: tuple[str, ...] = ()
 
     @property
@@ -109,19 +116,22 @@ def suggest_widths(
     *,
     target_params: float | None = None,
     target_macs: float | None = None,
+    target_latency: float | None = None,
     round_to: int = 8,
     min_width: int = 1,
     keep: Sequence[str] = (),
     rule: str = DEFAULT_RULE,
     coupling: Coupling | None = None,
 ) -> SlimPlan:
-    """Widths for a share of the model's parameters, of its MACs, or of both, from what remained in a sweep."""
+    """Widths for a share of the model's parameters, MACs or measured latency, or all of them, from a sweep's record.
+
+    Latency is that of a forward pass over the example on the machine this runs on.
+    """
     coupling = coupling or couple(traced)
     evidence = sweep_evidence(coupling, record)
     limits = Limits(round_to, min_width, tuple(keep))
-    return plan_widths(
-        traced, coupling, evidence, rule=rule, limits=limits, target_params=target_params, target_macs=target_macs
-    )
+    asked = {"params": target_params, "macs": target_macs, "latency": target_latency}
+    return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
 
 
 def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
@@ -148,16 +158,15 @@ def plan_widths(
     *,
     rule: str = DEFAULT_RULE,
     limits: Limits,
-    target_params: float | None = None,
-    target_macs: float | None = None,
+    asked: Mapping[str, float | None],
 ) -> SlimPlan:
     """The plan that evidence leads to; its sizes are counted on the model that was built from it."""
     if rule not in RULES:
         raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
-    asked = {name: value for name, value in (("params", target_params), ("macs", target_macs)) if value is not None}
-    if not asked:
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    if not wanted:
         raise OptionError("nothing says how small the model should be", hint="give --target-params or --target-macs")
-    for name, share in asked.items():
+    for name, share in wanted.items():
         if not 0 < share < 1:
             raise OptionError(f"{share} is not a share between 0 and 1", place=f"--target-{name}", hint="such as 0.5")
     if traced.graph_module is None or not coupling.removable:
@@ -166,13 +175,40 @@ def plan_widths(
             hint="`dst-analyze inspect` says what the tracer could not follow; frozen groups name the reason",
         )
     costs = costs_of(traced, coupling)
-    count = {"params": costs.params, "macs": costs.macs}
+
+    def widths_of(name: str, share: float) -> Widths:
+        count = costs.macs if name == "macs" else costs.params
+        return widths_for(coupling.removable, evidence, RULES[rule], limits, count, share * count({}))
+
     widths: Widths = {group.name: group.width for group in coupling.removable}
-    for name, share in asked.items():
-        whole = count[name]({})
-        chosen = widths_for(coupling.removable, evidence, RULES[rule], limits, count[name], share * whole)
+    for name, share in wanted.items():
+        if name == "latency":
+            chosen = _for_latency(traced, coupling, share, lambda params: widths_of("params", params))
+        else:
+            chosen = widths_of(name, share)
         widths = {group: min(width, chosen.get(group, width)) for group, width in widths.items()}
-    return plan_of(traced, coupling, widths, evidence, rule=rule, asked=asked, limits=limits)
+    return plan_of(traced, coupling, widths, evidence, rule=rule, asked=wanted, limits=limits)
+
+
+def _for_latency(traced: TracedModel, coupling: Coupling, share: float, widths_of: Callable[[float], Widths]) -> Widths:
+    """The widths of most parameters whose model takes at most a share of the time, by halving and measuring."""
+    assert traced.graph_module is not None
+    dense, inputs = copy.deepcopy(traced.graph_module), traced.inputs.tensors()
+
+    def ratio(widths: Widths) -> float:
+        small = slim(traced, _first_units(coupling, widths), coupling=coupling)
+        both = milliseconds((dense, small), lambda model: model(*inputs), Device(inputs[0].device.type))
+        return both[1] / both[0]
+
+    low, high = 0.0, 1.0
+    for _ in range(_LATENCY_TRIES):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ratio(widths_of(middle)) <= share else (low, middle)
+    return widths_of(max(low, 1e-3))
+
+
+def _first_units(coupling: Coupling, widths: Widths) -> dict[str, range]:
+    return {group.name: range(widths[group.name], group.width) for group in coupling.removable if group.name in widths}
 
 
 def costs_of(traced: TracedModel, coupling: Coupling) -> Costs:
@@ -215,7 +251,14 @@ def plan_of(
     removal = {group.group: group.removed for group in groups if group.removed}
     built = slim(traced, removal, coupling=coupling)
     small = trace_model(built, traced.inputs)
+    latency = None
+    if "latency" in asked:
+        inputs = traced.inputs.tensors()
+        models = copy.deepcopy(traced.graph_module), built
+        before, after = milliseconds(models, lambda model: model(*inputs), Device(inputs[0].device.type), rounds=31)
+        latency = round(after / before, 3)
     plan = SlimPlan(
+        latency=latency,
         model=type(traced.model).__name__,
         parameters={name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()},
         inputs=tuple(
@@ -242,6 +285,8 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
     """What to say where a budget is not met to within the tolerance."""
     notes = []
     reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
+    if plan.latency is not None:
+        reached["latency"] = plan.latency
     binding = [name for name, share in plan.asked.items() if abs(reached[name] - share) <= TOLERANCE * share]
     for name, share in plan.asked.items():
         if name in binding or (binding and reached[name] < share):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +17,10 @@ from torch import nn
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.contenders import DENSE, SLIM, Contender, contenders, fresh
-from dst_analyze.slimming.coupling import Coupling, couple
+from dst_analyze.slimming.coupling import couple
+from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import SlimPlan
+from dst_analyze.slimming.timing import milliseconds
 from dst_analyze.sweep.files import write_bytes
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import Json, SweepRecord
@@ -28,7 +29,6 @@ from dst_analyze.sweep.train import DivergedError, evaluate, train
 from dst_analyze.sweep.trial import Task, seeded
 
 _CONFIDENCE = 0.95
-_ROUNDS = 15  # of timing, all contenders in each
 
 
 class Entry(Json):
@@ -190,18 +190,8 @@ def _measured(task: Task, coupling: Coupling, found: Sequence[Contender]) -> Ite
     inputs = objective.inputs(batch)
     with seeded(0):
         models = [fresh(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
-    times: list[list[float]] = [[] for _ in models]
-    with torch.no_grad():
-        for round_ in range(_ROUNDS + 2):
-            for model, taken in zip(models, times, strict=True):
-                model.eval()
-                begun = time.perf_counter()
-                inputs.call(model)
-                task.device.wait()
-                if round_ > 1:
-                    taken.append(time.perf_counter() - begun)
-    for model, taken in zip(models, times, strict=True):
-        yield round(1000 * float(np.median(taken)), 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
+    for model, taken in zip(models, milliseconds(models, inputs.call, task.device), strict=True):
+        yield round(taken, 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
 
 
 def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
