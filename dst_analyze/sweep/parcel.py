@@ -1,15 +1,22 @@
-"""A task on its way to a worker process: tensors travel as shared memory, what a user's file defines by its name."""
+"""A task on its way to a worker: tensors travel as shared memory, what a user's file defines by its name."""
 
 from __future__ import annotations
 
+import pickle
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved_randomness
+from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
+
+
+UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
+"""What pickling raises about objects that cannot travel."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,34 @@ class Rebuilt:
     """Pickles into a task that is planned anew on arrival, its data loaded once more: for data that cannot travel."""
 
     request: Request
+    task: Task
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuilt, (self.request,)
+        # Where it arrives there may be other cores and devices: the first plan has decided about them.
+        return _rebuilt, (self.request, self.task.device, self.task.threads)
+
+
+class Shipment:
+    """How a task travels: whole, else as a request to plan it anew, else (``parcel`` is None) not at all."""
+
+    def __init__(self, task: Task, again: Request | None, emit: Emit) -> None:
+        self.task, self.again, self.emit = task, again, emit
+        self.parcel: Parcel | Rebuilt | None = Parcel(task)
+
+    @property
+    def can_be_lighter(self) -> bool:
+        return isinstance(self.parcel, Parcel) and self.again is not None
+
+    def lighten(self, why: str) -> None:
+        """Send less from now on, and say so."""
+        if isinstance(self.parcel, Parcel) and self.again is not None:
+            self.parcel = Rebuilt(self.again, self.task)
+            self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
+        else:
+            self.parcel = None
+            self.emit(
+                Notice(f"the model or its data cannot be sent to workers ({why}): one trial at a time, right here")
+            )
 
 
 @dataclass(frozen=True)
@@ -72,5 +104,5 @@ def _arrived(loaded: LoadedModel, task: Task) -> Task:
     return replace(task, traced=traced, loss=loaded.loss, recipe=replace(task.recipe, hook=loaded.optimizer))
 
 
-def _rebuilt(request: Request) -> Task:
-    return request.task()
+def _rebuilt(request: Request, device: Device, threads: int) -> Task:
+    return replace(request.task(), device=device, threads=threads)
