@@ -7,10 +7,11 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dst_analyze.model.loading import LoadedModel, load_model
+from dst_analyze.model.loading import LoadedModel, absolute, load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, Notice
+from dst_analyze.sweep.luggage import here
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
 
@@ -44,7 +45,11 @@ class Rebuilt:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Where it arrives there may be other cores and devices: the first plan has decided about them.
-        return _rebuilt, (self.request, self.task.device, self.task.threads)
+        return _rebuilt, (
+            replace(self.request, model=absolute(self.request.model)),
+            self.task.device,
+            self.task.threads,
+        )
 
 
 class Shipment:
@@ -77,7 +82,7 @@ class _UserFile:
     source: ModelSource
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _load, (self.source, _user_modules())
+        return _load, (replace(self.source, spec=absolute(self.source.spec)), _user_modules())
 
 
 def _user_modules() -> dict[str, str]:
@@ -89,20 +94,23 @@ def _user_modules() -> dict[str, str]:
     }
 
 
-def _load(source: ModelSource, names: dict[str, str]) -> LoadedModel:
+def _load(source: ModelSource, names: dict[str, str]) -> tuple[ModelSource, LoadedModel]:
+    source = replace(source, spec=here(source.spec))
     with preserved_randomness():
         loaded = load_model(source.spec, model_args=source.args)
     own = {file: sys.modules[name] for name, file in _user_modules().items()}
     for name, file in names.items():
-        if file in own:
-            sys.modules.setdefault(name, own[file])  # objects of the second run are pickled under the second name
-    return loaded
+        if here(file) in own:
+            sys.modules.setdefault(name, own[here(file)])  # of the second run, or of another path
+    return source, loaded
 
 
-def _arrived(loaded: LoadedModel, task: Task) -> Task:
+def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
+    source, loaded = found
     traced = replace(task.traced, model=loaded.model)
-    return replace(task, traced=traced, loss=loaded.loss, recipe=replace(task.recipe, hook=loaded.optimizer))
+    recipe = replace(task.recipe, hook=loaded.optimizer)
+    return replace(task, source=source, traced=traced, loss=loaded.loss, recipe=recipe)
 
 
 def _rebuilt(request: Request, device: Device, threads: int) -> Task:
-    return replace(request.task(), device=device, threads=threads)
+    return replace(replace(request, model=here(request.model)).task(), device=device, threads=threads)
