@@ -15,7 +15,6 @@ from dst_analyze.sweep.luggage import here
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
 
-
 UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
 """What pickling raises about objects that cannot travel."""
 

@@ -19,7 +19,6 @@ from ray.exceptions import (
     OutOfMemoryError,
     RayError,
     RayTaskError,
-    TaskCancelledError,
     WorkerCrashedError,
 )
 
@@ -39,6 +38,10 @@ NODES = 4  # a trial is tried on so many nodes that are lost: on machines that a
 PATIENCE = 60.0  # seconds without any node that could run a trial
 _CONNECTING = 5.0  # seconds
 _POLL = 0.5  # seconds between two looks at whether there are nodes left
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns that its default will become this
+}
 
 # What was lost, in a user's words. Whoever is lost with a node is not to blame for it.
 _LOST: dict[type[RayError], str] = {
@@ -78,8 +81,8 @@ def _connect(address: str, cpus: int) -> None:
         raise OptionError(
             f"{what}: {headline(error)}",
             place=f"--ray-address {address}",
-            hint="give HOST:PORT of a cluster's head as `ray start --head` tells it, `auto` on a node of the cluster, "
-            "or no address for a Ray of this machine alone",
+            hint="give HOST:PORT of a cluster's head as `ray start --head` tells it (and set RAY_AUTH_MODE=token if it "
+            "asks for a token), `auto` on a node of the cluster, or no address for a Ray of this machine alone",
         ) from error
 
 
@@ -98,16 +101,17 @@ def _knock(address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray tells nobody of its use, and this process of errors only."""
-    log, name = logging.getLogger("ray"), "RAY_USAGE_STATS_ENABLED"
-    level, told = log.level, os.environ.get(name)
+    """Ray tells nobody of its use, and a user of errors only, unless the user's environment says otherwise."""
+    log, before = logging.getLogger("ray"), os.environ.copy()
+    level = log.level
     log.setLevel(logging.ERROR)
-    os.environ[name] = told or "0"
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
     try:
         yield
     finally:
         log.setLevel(level)
-        if told is None:
+        for name in _QUIET.keys() - before.keys():
             os.environ.pop(name, None)
 
 
