@@ -88,11 +88,11 @@ def _file_of(module: ModuleType) -> Path | None:
 
 def imported_files() -> set[Path]:
     """Python files of the user's that are imported now: the model's own and its siblings, nothing installed."""
-    files = {file.resolve() for module in list(sys.modules.values()) if (file := _file_of(module))}
+    files = {file for module in list(sys.modules.values()) if (file := _file_of(module)) and file.suffix == ".py"}
     return {
         file
         for file in files
-        if file.suffix == ".py" and not is_installed(file) and any(file.is_relative_to(folder) for folder in _folders)
+        if not is_installed(file) and any(file.is_relative_to(folder) for folder in _folders) and file.is_file()
     }
 
 
