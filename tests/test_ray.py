@@ -105,9 +105,7 @@ def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, no
     (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
     assert retried.trial in trained
     assert "node" in retried.reason
-    trials = trials_of(files_of(tmp_path / "run"), 0)
-    assert len(trials) == 3 * 5
-    assert trials == trials_of(whole, 0)
+    assert trials_of(files_of(tmp_path / "run"), 0) == trials_of(whole, 0)
     assert not ray.is_initialized()
 
 
