@@ -131,17 +131,17 @@ def test_a_killed_worker_is_tried_once_more_in_a_ray_that_is_there_already(tmp_p
     ray.init(cluster.address, log_to_driver=False)
     try:
         heard = []
-        record = model(KILL.replace("{times}", "1"), alphas=[1e-3], seeds=[1], listener=heard.append)
+        record = model(KILL.replace("{times}", "1"), alphas=[1e-3], listener=heard.append)
         assert ray.is_initialized()
     finally:
         ray.shutdown()
     assert record.complete
     (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
     assert "killed or crashed" in retried.reason
-    there = files_of(tmp_path / "run")
-    masked = {name: data for name, data in there.items() if "alpha=0.001,seed=1/" in name}
-    assert masked
-    assert masked.items() <= whole.items()
+    assert retried.trial == TrialKey(1e-3, 1)
+    trials = trials_of(files_of(tmp_path / "run"), 1)
+    assert trials
+    assert trials.items() <= whole.items()
 
 
 def test_ctrl_c_ends_a_ray_of_this_machine(tmp_path):
