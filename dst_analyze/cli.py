@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -199,6 +199,10 @@ def model_options(command: Decorated) -> Decorated:
 @click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed.")
 @click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one.")
 @click.option("--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]")
+@choice("--engine", "local", "ray", text="Train in processes of this machine, or in Ray tasks.")
+@click.option(
+    "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
+)
 @click.option("--quiet", is_flag=True, help="Show the result only.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there.")
 def analyze(
@@ -210,6 +214,8 @@ def analyze(
     retry_failed: bool,
     force: bool,
     jobs: int | None,
+    engine: Literal["local", "ray"],
+    ray_address: str | None,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -217,11 +223,12 @@ def analyze(
     """Sweep over the alphas and show what remains of each layer."""
     from dst_analyze.sweep import processes
 
-    processes.warm_up()  # workers import torch while this process does
+    if engine == "local":
+        processes.warm_up()  # workers import torch while this process does
     try:
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.sweep.events import ReportWritten
-        from dst_analyze.sweep.grid import local_engine, run_plan, what_to_do
+        from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
         from dst_analyze.sweep.plan import plan_sweep
         from dst_analyze.terminal import console, note_text, show, sweep_table, visible
         from dst_analyze.watch import JsonLines, watching
@@ -231,14 +238,14 @@ def analyze(
         events = JsonLines(sys.stdout)
         with redirect_stdout(sys.stderr):  # what a user's file prints is no result
             plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, existing=existing, **given)
-            engine = local_engine(plan, jobs)
-            if as_json:
-                record = run_plan(plan, events, engine)
-            elif quiet:
-                record = run_plan(plan, engine=engine)
-            else:
-                with watching(plan.manifest, console(stderr=True)) as watch:
-                    record = run_plan(plan, watch, engine)
+            with chosen_engine(plan, engine, jobs, ray_address) as workers:
+                if as_json:
+                    record = run_plan(plan, events, workers)
+                elif quiet:
+                    record = run_plan(plan, engine=workers)
+                else:
+                    with watching(plan.manifest, console(stderr=True)) as watch:
+                        record = run_plan(plan, watch, workers)
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
