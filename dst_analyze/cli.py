@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
+INTERRUPTED = 130
 _SMALL = 50_000_000  # parameters: 200 MB
 
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(commands.main(args, prog_name=PROGRAM, standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return 130
+        return INTERRUPTED
     except click.ClickException as error:
         wrong = OptionError(error.format_message(), hint=_usage_hint(args))
         return _failed(wrong, args)
