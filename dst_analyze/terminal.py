@@ -20,6 +20,7 @@ from dst_analyze.text import visible as visible
 
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
+    from dst_analyze.ranking.result import Ranking
     from dst_analyze.sweep.record import Note, SweepRecord
 
 _GAP = 3  # what rich puts between two columns of this box
@@ -70,7 +71,7 @@ def show(where: Console, *parts: RenderableType) -> None:
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def sweep_table(record: SweepRecord, width: int) -> Table:
+def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     """Layers x alphas in percent, the model and its score below."""
     from dst_analyze.ranking.table import remaining_table
     from dst_analyze.sweep.record import alpha_label
@@ -78,7 +79,9 @@ def sweep_table(record: SweepRecord, width: int) -> Table:
     kind, facts, alphas = record.manifest.data.score, record.layers, record.config.alphas
     rows = [
         [short(params), short(macs), *map(_percent, ratios)]
-        for params, macs, ratios in zip(facts["params"], facts["macs"], remaining_table(record).to_numpy(), strict=True)
+        for params, macs, ratios in zip(
+            facts["params"], facts["macs"], remaining_table(record, ranking).to_numpy(), strict=True
+        )
     ]
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(_percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]

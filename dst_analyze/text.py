@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from rich.cells import cell_len
 
@@ -48,6 +49,11 @@ def spreadsheet_name(name: str) -> str:
 def from_spreadsheet(cell: str) -> str:
     """The name behind such a cell; other cells are names already."""
     return cell[1:] if cell[:1] == "'" and cell[1:2] in (*_FORMULA, "'") and len(cell) > 1 else cell
+
+
+def wrapped(sentences: Iterable[str], width: int) -> list[str]:
+    """Sentences made inert and broken into lines, one below the other."""
+    return [fill(visible(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in sentences]
 
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

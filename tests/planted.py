@@ -1,6 +1,6 @@
 """Networks whose redundancy is known because it was planted, each beside a control that differs in nothing else.
 
-All read the embedded digits, 8x8 pixels. ``planted=False`` gives the control: the same layers, the redundancy not in it.
+All read the embedded digits, 8x8 pixels. ``planted=False`` gives the control: the same layers, nothing planted.
 """
 
 from __future__ import annotations

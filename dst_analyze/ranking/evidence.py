@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, nan
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.statistics import (
     FLOOR,
+    UNKNOWN,
     Explained,
     Interval,
     as_w,
@@ -36,7 +37,7 @@ class Agreement:
     seeds: int
     trials: int
     w: float = nan
-    interval: Interval = Interval(nan, nan)  # noqa: RUF009 - frozen
+    interval: Interval = UNKNOWN
     p_value: float = nan
     correlation: float = nan
     """Spearman's, mean over any two trials; ``between_alphas`` of two with the same seed, ``between_seeds`` of two with
@@ -116,10 +117,10 @@ def _compared(
         ("redundancy", "rank", "rank_low", "rank_high", "null", "control")
     )
     alphas, seeds = (part.trials[name][used].to_numpy() for name in ("alpha", "seed"))
-    size = {"alphas": len(set(alphas)), "seeds": len(set(seeds)), "trials": len(values)}
     count = values.shape[1]
+    agreement = Agreement(count, len(set(alphas)), len(set(seeds)), len(values))
     if not len(values) or not count:
-        return Agreement(count, **size), figures
+        return agreement, figures
     figures["redundancy"] = overall = values.mean(axis=0)
     figures["rank"] = ranks(overall)
     ranked = ranks(values)
@@ -128,16 +129,15 @@ def _compared(
     if control is not None:
         figures["control"] = redundancy(part.ratios[part.rows(control=True)], part.params).mean(axis=0)
     if len(values) < 2 or count < 2:
-        return Agreement(count, **size, spread=float(np.ptp(overall))), figures
+        return replace(agreement, spread=float(np.ptp(overall))), figures
     counts = resampled(alphas, seeds, draws, rng)
     figures["rank_low"], figures["rank_high"] = rank_intervals(values, counts)
     correlation = float(mean_correlation(ranked)[0])
     drawn = mean_correlation(ranked, counts) if len(values) > 2 else np.full(1, nan)  # two trials: one comparison
     table, alike = correlations(ranked), seeds[:, None] == seeds[None, :]
     np.fill_diagonal(table, nan)
-    agreement = Agreement(
-        count,
-        **size,
+    agreement = replace(
+        agreement,
         w=kendalls_w(ranked),
         interval=Interval.of(as_w(drawn, len(values))),
         p_value=permutation_p(ranked, rng),
@@ -165,7 +165,9 @@ def _control(part: Measured, alphas: np.ndarray) -> np.ndarray | None:
         return None
     values = redundancy(part.ratios[rows], part.params)
     at = part.trials["alpha"][rows].to_numpy()
-    return np.stack([values[at == alpha].mean(axis=0) if (at == alpha).any() else values.mean(axis=0) for alpha in alphas])
+    return np.stack(
+        [values[at == alpha].mean(axis=0) if (at == alpha).any() else values.mean(axis=0) for alpha in alphas]
+    )
 
 
 def _mean(values: np.ndarray) -> float:

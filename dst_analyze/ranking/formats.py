@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.statistics import Explained, Interval
 from dst_analyze.sweep.record import alpha_label
-from dst_analyze.text import elide, from_spreadsheet, plain_table, short, spreadsheet_name, visible
+from dst_analyze.text import elide, from_spreadsheet, plain_table, short, spreadsheet_name, visible, wrapped
 
 if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
@@ -36,8 +35,7 @@ def text(ranking: Ranking, table: pd.DataFrame, width: int, by: str) -> str:
     heads, rows = _shown(table, by)
     below = [f"{len(ranking.table) - len(table)} more layers"] if len(table) < len(ranking.table) else []
     said = [f"Verdict: {ranking.verdict}.", *ranking.notes]
-    wrapped = [textwrap.fill(visible(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in said]
-    return "\n".join([plain_table(heads, rows, width), *below, "", *wrapped])
+    return "\n".join([plain_table(heads, rows, width), *below, "", *wrapped(said, width)])
 
 
 def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
@@ -75,7 +73,9 @@ def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
         "MACs saved" if by == "macs" else "gives up": map(short, table[gain]),
     }
     known = {"-null": "beyond_null", "-control": "beyond_control"}
-    shown = {head: list(cells) for head, cells in columns.items() if head not in known or table[known[head]].notna().any()}
+    shown = {
+        head: list(cells) for head, cells in columns.items() if head not in known or table[known[head]].notna().any()
+    }
     rows = [[name, *cells] for name, *cells in zip(table["layer"], *shown.values(), strict=True)]
     return ["layer", *shown], rows
 
@@ -161,7 +161,9 @@ def _sweep(ranking: Ranking) -> dict[str, Any]:
 def _fields(held: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     if held["schema_version"] != SCHEMA:
         raise ValueError(f"it is in format {held['schema_version']}, this version reads format {SCHEMA}")
-    statistics = {name: math.nan if value is None else value for name, value in held["statistics"].items()}
+    statistics: dict[str, Any] = {
+        name: math.nan if value is None else value for name, value in held["statistics"].items()
+    }
     statistics["interval"] = Interval(**_known(held["statistics"]["interval"]))
     for name in ("null", "control"):
         by = held["statistics"][name]
@@ -180,7 +182,7 @@ def _fields(held: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _known(numbers: dict[str, float | None]) -> dict[str, float]:
+def _known(numbers: dict[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in numbers.items()}
 
 

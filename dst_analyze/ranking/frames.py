@@ -94,7 +94,8 @@ def read_frame(path: Path) -> pd.DataFrame:
                     continue
                 if len(row) != len(head):
                     raise DataError(
-                        f"line {reader.line_num} has {len(row)} values, the first line {len(head)} names", place=str(path)
+                        f"line {reader.line_num} has {len(row)} values, the first line {len(head)} names",
+                        place=str(path),
                     )
                 lines.append(reader.line_num)
                 rows.append(row)
@@ -133,14 +134,13 @@ class _Check:
             return pd.Series(default, index=self.frame.index, dtype=float)
         given = self.frame[name]
         values = pd.to_numeric(given, errors="coerce").astype(float)
-        empty = given.isna() | (given.astype(str).str.strip() == "")
-        at = self.first(values.isna() & ~(empty & gaps))
-        if at is not None:
-            text = "missing" if empty.iloc[at] else f"{given.iloc[at]!r}, not a number"
-            raise self.bad(at, f"{name} is {text}")
-        at = self.first(values.notna() & ~(np.isfinite(values) & sound(values)))
-        if at is not None:
-            raise self.bad(at, f"{name} is {given.iloc[at]}, {what}")
+        for at in np.flatnonzero(values.isna() & given.notna() if gaps else values.isna()):
+            empty = pd.isna(given.iloc[at]) or not str(given.iloc[at]).strip()
+            if not (empty and gaps):
+                raise self.bad(int(at), f"{name} is {'missing' if empty else f'{given.iloc[at]!r}, not a number'}")
+        wrong = self.first(values.notna() & ~(np.isfinite(values) & sound(values)))
+        if wrong is not None:
+            raise self.bad(wrong, f"{name} is {given.iloc[wrong]}, {what}")
         return values
 
     def names(self) -> list[str]:
@@ -153,7 +153,7 @@ class _Check:
     def groups(self) -> list[str]:
         if "group" not in self.frame:
             return [""] * len(self.frame)
-        return ["" if missing else str(name) for name, missing in zip(self.frame["group"], self.frame["group"].isna())]
+        return [str(name) for name in self.frame["group"].astype(object).where(self.frame["group"].notna(), "")]
 
     def flags(self, name: str) -> list[bool]:
         if name not in self.frame:

@@ -79,10 +79,8 @@ def measured(source: SweepRecord | pd.DataFrame, groups: Mapping[str, str] | Non
 
 def _of_record(record: SweepRecord) -> Measured:
     facts = record.layers[["layer", "params", "macs"]].assign(group="")
-    if record.frame.empty:
-        frame = pd.DataFrame({name: [] for name in COLUMNS})
-    else:
-        frame = checked_frame(record.frame)
+    nothing = pd.DataFrame({name: [] for name in COLUMNS})
+    frame = nothing if record.frame.empty else checked_frame(record.frame)
     lost = [
         (bool(getattr(trial, "control", False)), trial.alpha, trial.seed, trial.status, trial.reason)
         for trial in record.trials
@@ -115,9 +113,9 @@ def _judged(made: Measured) -> Measured:
     """Each trial with the model's ratio, and out of use where it has nothing to say about the order of layers."""
     weights = np.ones(len(made.layers)) if made.params is None else made.params
     known = ~np.isnan(made.ratios)
-    total = (known * weights).sum(axis=1)
-    remaining = np.divide(np.where(known, made.ratios, 0) @ weights, total, out=np.full(len(total), np.nan), where=total > 0)
-    collapsed = (np.where(known, made.ratios, 0) <= floors(made.params, len(made.layers))).all(axis=1) & known.any(axis=1)
+    ratios, total = np.where(known, made.ratios, 0), (known * weights).sum(axis=1)
+    remaining = np.divide(ratios @ weights, total, out=np.full(len(total), np.nan), where=total > 0)
+    collapsed = (ratios <= floors(made.params, len(made.layers))).all(axis=1) & known.any(axis=1)
     status, reason = list(made.trials["status"]), list(made.trials["reason"])
     for at, ratio in enumerate(remaining):
         if status[at] != USED:

@@ -109,8 +109,8 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
                 {
                     "layer": names,
                     "alpha": alpha,
-                    **{name: _over_seeds(ratios, q) for name, q in (("remaining", 0.5), ("lowest", 0), ("highest", 1))},
-                    "null": _over_seeds(made.null[rows], 0.5),
+                    **dict(zip(("remaining", "lowest", "highest"), _over_seeds(ratios), strict=True)),
+                    "null": _over_seeds(made.null[rows])[0],
                     "rank": order,
                     "seeds": (~np.isnan(ratios)).sum(axis=0),
                 }
@@ -123,10 +123,10 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
     return pd.concat(parts, ignore_index=True), pd.DataFrame(table, index=alphas, columns=alphas)
 
 
-def _over_seeds(values: np.ndarray, quantile: float) -> np.ndarray:
-    """The quantile of each column, gaps left out; NaN for a column of gaps."""
-    found = np.full(values.shape[1], np.nan)
-    known = ~np.isnan(values).all(axis=0) if len(values) else np.zeros(values.shape[1], dtype=bool)
-    if known.any():
-        found[known] = np.nanquantile(values[:, known], quantile, axis=0)
-    return found
+def _over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The median, smallest and largest of each column, gaps left out; NaN for a column of gaps."""
+    ordered = np.vstack([np.sort(values, axis=0), np.full(values.shape[1], np.nan)])  # gaps are sorted to the end
+    count, columns = (~np.isnan(values)).sum(axis=0), np.arange(values.shape[1])
+    last = np.maximum(count - 1, 0)
+    median = (ordered[last // 2, columns] + ordered[count // 2 * (count > 0), columns]) / 2
+    return median, ordered[0], ordered[last, columns]

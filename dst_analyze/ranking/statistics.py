@@ -14,7 +14,7 @@ FLOOR = 1e-4
 """The smallest ratio that is told from zero where the number of weights is not known (and in a null)."""
 LEVEL = 0.95
 """Of every interval; what happens in one trial of twenty or fewer is put down to chance."""
-_SHUFFLED = 2 * 10**7  # numbers to shuffle for a p-value: a second at most
+_SHUFFLED = 10**7  # numbers to shuffle for a p-value: half a second at most
 _CHUNK = 2 * 10**6
 _DIGITS = 12  # of a mean that count: sums of the same numbers may differ beyond
 
@@ -71,7 +71,8 @@ def resampled(alphas: np.ndarray, seeds: np.ndarray, draws: int, rng: np.random.
     for labels in (alphas, seeds):
         values, member = np.unique(labels, return_inverse=True)
         counts *= rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=draws)[:, member]
-    return counts[counts.sum(axis=1) > 0]  # with trials missing, a draw may hold none
+    drawn: np.ndarray = counts[counts.sum(axis=1) > 0]  # with trials missing, a draw may hold none
+    return drawn
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,12 @@ class Interval:
     def of(cls, values: np.ndarray) -> Interval:
         known = values[~np.isnan(values)]
         if not len(known):
-            return cls(float("nan"), float("nan"))
+            return UNKNOWN
         low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         return cls(float(low), float(high))
+
+
+UNKNOWN = Interval(float("nan"), float("nan"))
 
 
 def rank_intervals(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +114,14 @@ def mean_correlation(vectors: np.ndarray, counts: np.ndarray | None = None) -> n
     for matrix in (products, norms):
         np.fill_diagonal(matrix, 0)
     together, largest = (np.einsum("bi,ij,bj->b", drawn, m, drawn, optimize=True) for m in (products, norms))
-    return np.divide(together, largest, out=np.full(len(drawn), np.nan), where=largest > 1e-9)
+    mean: np.ndarray = np.divide(together, largest, out=np.full(len(drawn), np.nan), where=largest > 1e-9)
+    return mean
 
 
 def as_w(correlation: np.ndarray, rows: int) -> np.ndarray:
     """The W that rows of such a mean correlation have."""
-    return np.clip((1 + (rows - 1) * correlation) / rows, 0, 1)
+    w: np.ndarray = np.clip((1 + (rows - 1) * correlation) / rows, 0, 1)
+    return w
 
 
 def correlations(ranked: np.ndarray) -> np.ndarray:
@@ -124,7 +130,8 @@ def correlations(ranked: np.ndarray) -> np.ndarray:
     length = np.sqrt((centred**2).sum(axis=1))
     norms = np.outer(length, length)
     table = np.divide(centred @ centred.T, norms, out=np.full(norms.shape, np.nan), where=norms > 0)
-    return np.clip(table, -1, 1)
+    clipped: np.ndarray = np.clip(table, -1, 1)
+    return clipped
 
 
 @dataclass(frozen=True)
@@ -155,5 +162,5 @@ def explained(ranked: np.ndarray, by: np.ndarray, counts: np.ndarray) -> Explain
     share = float(np.clip(1 - (rest**2).sum() / whole, 0, 1)) if whole > 0 else float("nan")
     if len(ranked) < 2:
         return Explained(share, float("nan"), float("nan"))
-    drawn = Interval.of(mean_correlation(rest, counts)) if len(ranked) > 2 else Interval(float("nan"), float("nan"))
+    drawn = Interval.of(mean_correlation(rest, counts)) if len(ranked) > 2 else UNKNOWN
     return Explained(share, float(np.nan_to_num(mean_correlation(rest)[0])), drawn.low)

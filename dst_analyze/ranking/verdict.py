@@ -109,13 +109,13 @@ def conclusions(made: Measured, evidence: Evidence, word: str, why: str) -> Iter
                 "give the same ranking is not known. Three seeds (--seeds 3) tell."
             )
         elif a.alphas == 1:
-            yield "One alpha: the seeds agree at one strength of pruning; whether the order holds at others is not known."
+            yield "One alpha: the seeds agree at one strength of pruning; whether others give the same is not known."
         elif a.between_seeds < SAME_ORDER <= a.between_alphas:
             yield (
                 f"Alphas of one seed agree (mean correlation {a.between_alphas:.2f}), seeds do not "
                 f"({a.between_seeds:.2f}): much of the order is the luck of the initialisation."
             )
-    if 1 < a.trials and a.distinct_draws < _COARSE and word != NONE:
+    if a.trials > 1 and a.distinct_draws < _COARSE and word != NONE:
         yield (
             f"The intervals are coarse: {_many(a.alphas, 'alpha')} and {_many(a.seeds, 'seed')} can be drawn in "
             f"{a.distinct_draws} ways only."
@@ -125,8 +125,8 @@ def conclusions(made: Measured, evidence: Evidence, word: str, why: str) -> Iter
         names = ", ".join(elide(name, 40) for name in made.layers["layer"].iloc[reset[:3]])
         more = f" and {len(reset) - 3} more" if len(reset) > 3 else ""
         yield (
-            f"{_many(len(reset), 'layer')} collapsed to 1 % and had thresholds reset ({names}{more}): read their ratios "
-            "as a sawtooth's median."
+            f"{_many(len(reset), 'layer')} collapsed to 1 % and had thresholds reset ({names}{more}): read their "
+            "ratios as a sawtooth's median."
         )
     lost = int((~evidence.measured).sum())
     if lost:
@@ -137,14 +137,14 @@ def _beyond(a: Agreement) -> Iterator[str]:
     if a.null is None:
         yield "No null was recorded: how much of the order the initial weights alone would give is not known."
     elif a.null.says_more:
-        yield f"The initial weights alone explain {a.null.share:.0%} of the order; the rest is there in trial after trial."
+        yield f"The initial weights alone explain {a.null.share:.0%} of the order; the rest holds in trial after trial."
     else:
         yield (
-            f"The initial weights alone explain {a.null.share:.0%} of the order, and nothing beyond it is there in every "
+            f"The initial weights alone explain {a.null.share:.0%} of the order, and nothing beyond it holds in every "
             "trial: it may be the initialisation talking, not the data."
         )
     if a.control is not None:
-        beyond = "the rest is there in trial after trial" if a.control.says_more else "nothing beyond it holds"
+        beyond = "the rest holds in trial after trial" if a.control.says_more else "nothing beyond it holds"
         yield f"Control trials on shuffled labels explain {a.control.share:.0%} of the order; {beyond}."
 
 
