@@ -74,8 +74,9 @@ class Evidence:
     rank_low: np.ndarray
     rank_high: np.ndarray
     sparser: np.ndarray
-    """Share of trials in which the layer is sparser than the model; ``denser`` the other way."""
-    denser: np.ndarray
+    """Share of trials in which the layer is sparser than the model."""
+    consistency: np.ndarray
+    """Share of alphas and of seeds, each taken over the other, at which it is on the side it is on altogether."""
     kept: np.ndarray
     null: np.ndarray
     control: np.ndarray
@@ -93,11 +94,12 @@ def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
     part = made.take(whole)
     values = redundancy(part.ratios[used], part.params)
     agreement, figures = _compared(part, values, used, draws, rng)
-    figures |= {
-        "sparser": (values > _SIDE).mean(axis=0) if used.any() else None,
-        "denser": (values < -_SIDE).mean(axis=0) if used.any() else None,
-        "kept": part.ratios[used].mean(axis=0) if used.any() else None,
-    }
+    figures |= dict.fromkeys(("sparser", "consistency", "kept"))
+    if used.any():
+        alphas, seeds = (part.trials[name][used].to_numpy() for name in ("alpha", "seed"))
+        figures["sparser"] = (values > _SIDE).mean(axis=0)
+        figures["consistency"] = consistency(values, alphas, seeds)
+        figures["kept"] = part.ratios[used].mean(axis=0)
 
     def spread_out(found: np.ndarray | None) -> np.ndarray:
         full = np.full(len(made.layers), nan)
@@ -108,6 +110,23 @@ def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
     columns = {name: spread_out(found) for name, found in figures.items()}
     resets, unsettled = (counts[main].sum(axis=0) for counts in (made.resets, made.unsettled))
     return Evidence(measured=whole, resets=resets, unsettled=unsettled, agreement=agreement, **columns)
+
+
+def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """At which share of the alphas (mean over seeds) and seeds (mean over alphas) a layer is on its overall side.
+
+    A layer that stands on the average itself is on no side. Of one alpha, or one seed, nothing is asked.
+    """
+    margins = [
+        values[labels == label].mean(axis=0)
+        for labels in (alphas, seeds)
+        for label in np.unique(labels)
+        if len(np.unique(labels)) > 1
+    ]
+    overall = values.mean(axis=0)
+    side = np.sign(overall) * (np.abs(overall) > _SIDE)
+    same: np.ndarray = (np.stack(margins or [overall]) * side > _SIDE**2).mean(axis=0)
+    return same
 
 
 def _compared(

@@ -71,7 +71,7 @@ def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
             "rank_low": e.rank_low,
             "rank_high": e.rank_high,
             "redundancy": e.redundancy,
-            "consistency": np.fmax(e.sparser, e.denser),
+            "consistency": e.consistency,
             "sparser": e.sparser,
             "null_redundancy": e.null,
             "beyond_null": e.redundancy - e.null,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from math import expm1, isnan
 
@@ -22,6 +23,9 @@ CHANCE = 1 - LEVEL
 SAME_ORDER = 0.5
 """Spearman's correlation from which on two trials are said to agree: two pairs of layers in three come in the same
 order (Kendall's tau is about a third there)."""
+SEED_NOISE = 0.3
+"""Twice the standard deviation of a layer's redundancy between seeds, at most, in the networks of docs/ranking.md: what
+few seeds cannot tell from nothing. With n seeds it is this over the square root of n."""
 UNIFORM = 1 - UNPRUNED
 """Layers that keep within this of one another do not differ enough to be worth ranking."""
 _COARSE = 100  # different draws, below which an interval of 95 % cannot be told to a percent
@@ -66,8 +70,8 @@ def qualified(word: str, agreement: Agreement) -> str:
 def labels(made: Measured, evidence: Evidence, verdict: str, why: str) -> list[tuple[str, str]]:
     """Each layer's label and the reason for it.
 
-    A label rests on two things: on which side of the model's average the layer is, trial after trial, and on which side
-    of the middle its rank stays, draw after draw.
+    A label asks for three things: that the layer is on one side of the model's average at every alpha and seed, further
+    from it than seeds differ by themselves, and that its rank stays on that side of the middle in every draw.
     """
     return [_label(made, evidence, at, verdict, why) for at in range(len(made.layers))]
 
@@ -80,20 +84,23 @@ def _label(made: Measured, e: Evidence, at: int, verdict: str, why: str) -> tupl
     for text in NO_MORE.values():
         if text in verdict:
             return UNCLEAR, f"the ranking {text}"
+    value, low, high = e.redundancy[at], e.rank_low[at], e.rank_high[at]
+    side, label = ("sparser", REDUNDANT) if value > 0 else ("denser", NEEDED)
+    what = f"{_percentage(value)} {side} than the model"
+    if e.consistency[at] < LEVEL:
+        return UNCLEAR, f"{what} on average, but not at every alpha and seed"
+    margin = SEED_NOISE / math.sqrt(e.agreement.seeds)
+    if abs(value) < margin:
+        seeds = _many(e.agreement.seeds, "seed")
+        return UNCLEAR, f"{what}, and chance could make it {_percentage(margin)} with {seeds}"
     middle = (e.agreement.layers + 1) / 2
-    low, high = e.rank_low[at], e.rank_high[at]
     places = f"rank {_place(low)} to {_place(high)} of {e.agreement.layers}" if low < high else f"rank {_place(low)}"
-    if e.sparser[at] >= LEVEL and high < middle:
-        reset = f"; it collapsed and was reset {e.unsettled[at]:.0f} times" if e.unsettled[at] else ""
-        return REDUNDANT, f"sparser than the model in {_share(e.sparser[at])}, {places}{reset}"
-    if e.denser[at] >= LEVEL and low > middle:
-        if e.unsettled[at]:
-            return UNCLEAR, f"it kept much, but collapsed and was reset {e.unsettled[at]:.0f} times while it was read"
-        return NEEDED, f"denser than the model in {_share(e.denser[at])}, {places}"
-    if max(e.sparser[at], e.denser[at]) < LEVEL:
-        return UNCLEAR, f"sparser than the model in {_share(e.sparser[at])}, denser in {_share(e.denser[at])}"
-    side = "sparser" if e.sparser[at] >= LEVEL else "denser"
-    return UNCLEAR, f"{side} than the model, but its place is not sure to be on that side of the middle: {places}"
+    if not (high < middle if value > 0 else low > middle):
+        return UNCLEAR, f"{what}, but its place is not sure to be on that side of the middle: {places}"
+    reset = f"; it collapsed and was reset {e.unsettled[at]:.0f} times while it was read" if e.unsettled[at] else ""
+    if reset and label == NEEDED:
+        return UNCLEAR, f"{what}{reset}"
+    return label, f"{what} at every alpha{_and_seed(e)}, {places}{reset}"
 
 
 def conclusions(made: Measured, evidence: Evidence, word: str, why: str) -> Iterator[str]:
@@ -190,8 +197,13 @@ def _place(rank: float) -> str:
     return f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
 
 
-def _share(share: float) -> str:
-    return "every trial" if share == 1 else "no trial" if share == 0 else f"{share:.0%} of trials"
+def _percentage(redundancy: float) -> str:
+    """How much less of its weights a layer keeps than the model, or how much more."""
+    return f"{abs(math.expm1(-redundancy)):.0%}"
+
+
+def _and_seed(e: Evidence) -> str:
+    return " and seed" if e.agreement.seeds > 1 else ""
 
 
 def _many(count: int, what: str) -> str:
