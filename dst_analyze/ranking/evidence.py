@@ -81,7 +81,6 @@ class Evidence:
     null: np.ndarray
     control: np.ndarray
     resets: np.ndarray
-    unsettled: np.ndarray
     agreement: Agreement
 
 
@@ -108,8 +107,8 @@ def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
         return full
 
     columns = {name: spread_out(found) for name, found in figures.items()}
-    resets, unsettled = (counts[main].sum(axis=0) for counts in (made.resets, made.unsettled))
-    return Evidence(measured=whole, resets=resets, unsettled=unsettled, agreement=agreement, **columns)
+    resets = made.resets[main].sum(axis=0)
+    return Evidence(measured=whole, resets=resets, agreement=agreement, **columns)
 
 
 def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _TEXTS = {"layer", "label", "reason", "group", "status"}
 _COUNTS = {"position", "resets", "seed", "seeds", "layers"}
-_MARKS = frozenset("\\`*_[]<>|&#~!$")
+_MARKS = {**{mark: f"\\{mark}" for mark in "\\`*_[]|#~!$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " "}
 _SWEEP = "sweep"
 
 
@@ -52,7 +52,7 @@ def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
 
 def escaped(words: str) -> str:
     """Words that Markdown leaves as they are."""
-    return "".join(f"\\{c}" if c in _MARKS else " " if c == "\n" else c for c in words)
+    return "".join(_MARKS.get(c, c) for c in words)
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -119,7 +119,7 @@ def to_csv(ranking: Ranking, table: pd.DataFrame) -> str:
     sweep = [json.dumps(_sweep(ranking), allow_nan=False), *[""] * (len(table) - 1)]
     full = pd.DataFrame({**table, **wide, _SWEEP: sweep})
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a name may hold a carriage return
     writer.writerow(full.columns)
     for row in full.itertuples(index=False):
         writer.writerow([_cell(name, value) for name, value in zip(full.columns, row, strict=True)])
@@ -193,8 +193,12 @@ def _frame(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _to_frame(held: dict[str, Any]) -> pd.DataFrame:
-    frame = pd.DataFrame(held["rows"], columns=held["columns"], dtype=object)
-    return frame.astype({name: _kind(name) for name in held["columns"]})
+    return typed(pd.DataFrame(held["rows"], columns=held["columns"], dtype=object))
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with each column of the one kind it has wherever it comes from."""
+    return frame.astype({name: _kind(name) for name in frame.columns})
 
 
 def _kind(name: str) -> type:
@@ -210,10 +214,10 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: Any) -> Any:
     if name in _TEXTS:
         return spreadsheet_name(value)
-    return "" if isinstance(value, float) and math.isnan(value) else str(value)
+    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _value(name: str, cell: str) -> Any:

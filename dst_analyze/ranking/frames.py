@@ -16,8 +16,8 @@ from dst_analyze.text import from_spreadsheet
 
 NEEDED = ("layer", "alpha", "remaining")
 TRIAL = ["control", "alpha", "seed"]
-COLUMNS = (*TRIAL, "layer", "remaining", "null", "resets", "unsettled", "params", "macs", "group")
-"""What a checked frame has. ``resets`` counts all of a trial, ``unsettled`` those in the part of it that is read."""
+COLUMNS = (*TRIAL, "layer", "remaining", "null", "resets", "params", "macs", "group")
+"""What a checked frame has, one row per trial and layer."""
 
 _HINT = (
     "a frame has the columns layer, alpha, remaining (a share from 0 to 1), and optionally seed, step, params, macs, "
@@ -66,7 +66,7 @@ def checked_frame(frame: pd.DataFrame, *, row: str = "row") -> pd.DataFrame:
         check.one_per_layer(clean, fact)
     if steps:
         return settled(clean)
-    return clean.assign(unsettled=clean["resets"])[list(COLUMNS)].reset_index(drop=True)
+    return clean[list(COLUMNS)].reset_index(drop=True)
 
 
 def settled(course: pd.DataFrame) -> pd.DataFrame:
@@ -75,10 +75,7 @@ def settled(course: pd.DataFrame) -> pd.DataFrame:
     keys = [*TRIAL, "layer"]
     figures = {"remaining": "median", "null": "median", "params": "first", "macs": "first", "group": "first"}
     made = read.groupby(keys, sort=False).agg(figures)
-    resets = course.groupby(keys, sort=False)["resets"].max()
-    before = course.drop(read.index).groupby(keys, sort=False)["resets"].max()
-    made["resets"] = resets.reindex(made.index)
-    made["unsettled"] = made["resets"] - before.reindex(made.index).fillna(0).astype(int)
+    made["resets"] = course.groupby(keys, sort=False)["resets"].max().reindex(made.index)  # it counts up
     return made.reset_index()[list(COLUMNS)]
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dst_analyze.errors import DataError
 from dst_analyze.ranking.frames import COLUMNS, TRIAL, checked_frame
-from dst_analyze.ranking.statistics import floors
+from dst_analyze.ranking.statistics import COLLAPSED, floors
 from dst_analyze.sweep.record import UNPRUNED, SweepRecord
 
 USED = "used"
@@ -20,15 +20,20 @@ USED = "used"
 class Measured:
     """``layers`` in network order (layer, params, macs, group), ``trials`` (control, alpha, seed, status, reason).
 
-    The arrays have a row per trial and a column per layer; NaN where there is no ratio, or no null.
+    The arrays have a row per trial and a column per layer; NaN where there is no ratio, or no null. ``read`` are the
+    ratios as they were read, ``ratios`` those that count: a layer that was reset had collapsed, and counts as that
+    (what is read of it later depends on when the reset came, and on how far thresholds could still travel).
     """
 
     layers: pd.DataFrame
     trials: pd.DataFrame
-    ratios: np.ndarray
+    read: np.ndarray
     null: np.ndarray
     resets: np.ndarray
-    unsettled: np.ndarray
+
+    @property
+    def ratios(self) -> np.ndarray:
+        return np.where(self.resets > 0, np.minimum(self.read, COLLAPSED), self.read)
 
     @property
     def params(self) -> np.ndarray | None:
@@ -43,7 +48,7 @@ class Measured:
 
     def take(self, layers: np.ndarray) -> Measured:
         """Some of the layers only."""
-        arrays = {name: getattr(self, name)[:, layers] for name in ("ratios", "null", "resets", "unsettled")}
+        arrays = {name: getattr(self, name)[:, layers] for name in ("read", "null", "resets")}
         return replace(self, layers=self.layers[layers].reset_index(drop=True), **arrays)
 
     def grouped(self) -> Measured:
@@ -58,10 +63,9 @@ class Measured:
         return replace(
             self,
             layers=layers.assign(group=""),
-            ratios=self.ratios @ shares.T,
+            read=self.ratios @ shares.T,
             null=self.null @ shares.T,
-            resets=self.resets @ member.T,
-            unsettled=self.unsettled @ member.T,
+            resets=np.zeros((len(self.trials), len(order))),  # counted layer by layer, above
         )
 
 
@@ -105,15 +109,15 @@ def _arrays(frame: pd.DataFrame, layers: pd.DataFrame, lost: pd.DataFrame) -> Me
         values[row, column] = frame[name]
         return values
 
-    ratios, null = array("remaining", np.nan), array("null", np.nan)
-    return _judged(Measured(layers, trials, ratios, null, array("resets", 0.0), array("unsettled", 0.0)))
+    read, null = array("remaining", np.nan), array("null", np.nan)
+    return _judged(Measured(layers, trials, read, null, array("resets", 0.0)))
 
 
 def _judged(made: Measured) -> Measured:
     """Each trial with the model's ratio, and out of use where it has nothing to say about the order of layers."""
     weights = np.ones(len(made.layers)) if made.params is None else made.params
-    known = ~np.isnan(made.ratios)
-    ratios, total = np.where(known, made.ratios, 0), (known * weights).sum(axis=1)
+    known = ~np.isnan(made.read)
+    ratios, total = np.where(known, made.read, 0), (known * weights).sum(axis=1)
     remaining = np.divide(ratios @ weights, total, out=np.full(len(total), np.nan), where=total > 0)
     collapsed = (ratios <= floors(made.params, len(made.layers))).all(axis=1) & known.any(axis=1)
     status, reason = list(made.trials["status"]), list(made.trials["reason"])

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.ranking.evidence import Evidence, weigh
+from dst_analyze.ranking.formats import typed
 from dst_analyze.ranking.measured import Measured, measured
 from dst_analyze.ranking.result import ORDERS, Ranking
 from dst_analyze.ranking.statistics import correlations, ranks, redundancy
@@ -42,7 +43,7 @@ def rank_layers(
         table=_table(made, evidence, verdict, why),
         by_alpha=by_alpha,
         alpha_correlation=between,
-        trials=made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]],
+        trials=typed(made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]]),
         groups=_groups(made, draws, seed),
     )
 
@@ -57,7 +58,7 @@ def _groups(made: Measured, draws: int, seed: int) -> pd.DataFrame | None:
     sizes = joined.layers.set_index("layer")["layers"]
     table["group"] = table["layer"]
     table["layers"] = [int(sizes[name]) for name in table["layer"]]
-    return table.drop(columns="layer")
+    return typed(table.drop(columns="layer"))
 
 
 def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
@@ -87,7 +88,7 @@ def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
             "reason": [reason for _, reason in named],
         }
     )
-    return ORDERS["redundancy"](table).reset_index(drop=True)
+    return typed(ORDERS["redundancy"](table).reset_index(drop=True))
 
 
 def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -97,8 +98,8 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
     alphas = np.unique(made.trials["alpha"].to_numpy(float)[main])
     parts, orders = [], []
     for alpha in alphas:
-        rows = main & (made.trials["alpha"] == alpha).to_numpy(bool) & ~np.isnan(made.ratios).all(axis=1)
-        ratios = made.ratios[rows]
+        rows = main & (made.trials["alpha"] == alpha).to_numpy(bool) & ~np.isnan(made.read).all(axis=1)
+        ratios, read = made.ratios[rows], made.read[rows]
         order = np.full(len(names), np.nan)
         if len(ratios) and not np.isnan(ratios[:, whole]).any() and whole.any():
             params = None if made.params is None else made.params[whole]
@@ -109,7 +110,7 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
                 {
                     "layer": names,
                     "alpha": alpha,
-                    **dict(zip(("remaining", "lowest", "highest"), _over_seeds(ratios), strict=True)),
+                    **dict(zip(("remaining", "lowest", "highest"), _over_seeds(read), strict=True)),
                     "null": _over_seeds(made.null[rows])[0],
                     "rank": order,
                     "seeds": (~np.isnan(ratios)).sum(axis=0),
@@ -118,9 +119,9 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
         )
     if not parts:
         columns = ("layer", "alpha", "remaining", "lowest", "highest", "null", "rank", "seeds")
-        return pd.DataFrame(columns=list(columns)), pd.DataFrame()
+        return typed(pd.DataFrame(columns=list(columns))), pd.DataFrame(dtype=float)
     table = correlations(np.stack(orders)) if whole.any() else np.full((len(alphas), len(alphas)), np.nan)
-    return pd.concat(parts, ignore_index=True), pd.DataFrame(table, index=alphas, columns=alphas)
+    return typed(pd.concat(parts, ignore_index=True)), pd.DataFrame(table, index=alphas, columns=alphas)
 
 
 def _over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,6 +12,8 @@ from scipy import stats
 
 FLOOR = 1e-4
 """The smallest ratio that is told from zero where the number of weights is not known (and in a null)."""
+COLLAPSED = 0.01
+"""The ratio at which a sweep resets a layer's thresholds: a layer that was reset kept no more."""
 LEVEL = 0.95
 """Of every interval; what happens in one trial of twenty or fewer is put down to chance."""
 _SHUFFLED = 10**7  # numbers to shuffle for a p-value: half a second at most

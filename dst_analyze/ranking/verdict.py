@@ -10,7 +10,7 @@ import numpy as np
 
 from dst_analyze.ranking.evidence import Agreement, Evidence
 from dst_analyze.ranking.measured import USED, Measured
-from dst_analyze.ranking.statistics import LEVEL
+from dst_analyze.ranking.statistics import COLLAPSED, LEVEL
 from dst_analyze.sweep.record import UNPRUNED, alpha_label
 from dst_analyze.text import elide
 
@@ -97,9 +97,7 @@ def _label(made: Measured, e: Evidence, at: int, verdict: str, why: str) -> tupl
     places = f"rank {_place(low)} to {_place(high)} of {e.agreement.layers}" if low < high else f"rank {_place(low)}"
     if not (high < middle if value > 0 else low > middle):
         return UNCLEAR, f"{what}, but its place is not sure to be on that side of the middle: {places}"
-    reset = f"; it collapsed and was reset {e.unsettled[at]:.0f} times while it was read" if e.unsettled[at] else ""
-    if reset and label == NEEDED:
-        return UNCLEAR, f"{what}{reset}"
+    reset = f"; it collapsed and was reset {_many(int(e.resets[at]), 'time')}" if e.resets[at] else ""
     return label, f"{what} at every alpha{_and_seed(e)}, {places}{reset}"
 
 
@@ -132,8 +130,8 @@ def conclusions(made: Measured, evidence: Evidence, word: str, why: str) -> Iter
         names = ", ".join(elide(name, 40) for name in made.layers["layer"].iloc[reset[:3]])
         more = f" and {len(reset) - 3} more" if len(reset) > 3 else ""
         yield (
-            f"{_many(len(reset), 'layer')} collapsed to 1 % and had thresholds reset ({names}{more}): read their "
-            "ratios as a sawtooth's median."
+            f"{_many(len(reset), 'layer')} collapsed to {COLLAPSED:.0%} and had thresholds reset ({names}{more}): they "
+            "count as collapsed in those trials, whatever was read of them later."
         )
     lost = int((~evidence.measured).sum())
     if lost:
