@@ -37,8 +37,9 @@ def frame_of(record: SweepRecord) -> pd.DataFrame:
 
 def at_the_end(table: pd.DataFrame, planting: Planting, by: str) -> bool:
     values = table.set_index("layer")[by].round(9)
-    end = values.min() if planting.needed else values.max()
-    return set(values.index[values == end]) <= planting.layers
+    if planting.needed:  # the output layer, through which everything passes too, may stand beside it
+        return set(values.index[values <= values[sorted(planting.layers)].max()]) <= {*planting.layers, "head"}
+    return set(values.index[values == values.max()]) <= planting.layers
 
 
 def seed_by_seed(name: str, kind: str, frame: pd.DataFrame) -> None:

@@ -191,14 +191,15 @@ def test_what_another_ranking_explains():
     rng = np.random.default_rng(0)
     null = np.tile(np.arange(1.0, 9), (6, 1))
     counts = resampled(np.repeat([1, 2, 3], 2), np.tile([0, 1], 3), 200, rng)
-    same = explained(null, null, counts)
+    same = explained(null, null, counts, steepest=1)
     assert same.share == pytest.approx(1)
     assert not same.says_more
     noisy = ranks(-null + rng.normal(0, 2, null.shape))
-    assert not explained(noisy, null, counts).says_more
+    assert not explained(noisy, null, counts, steepest=1).says_more
     own = np.tile(rng.permutation(8) + 1.0, (6, 1))
-    assert explained(own, null, counts).says_more
-    assert explained(9 - null, null, counts).share == pytest.approx(0)  # the opposite is no explanation
+    assert explained(own, null, counts, steepest=1).says_more
+    assert explained(own, 0.01 * own, counts, steepest=1).says_more  # tiny differences do not explain large ones
+    assert explained(9 - null, null, counts, steepest=1).share == pytest.approx(0)  # the opposite is no explanation
 
 
 # --- verdicts and labels -------------------------------------------------------------------------------------------

@@ -164,8 +164,8 @@ def _compared(
         between_alphas=_mean(table[alike]),
         between_seeds=_mean(table[~alike]),
         spread=float(np.ptp(overall)),
-        null=None if null is None else explained(ranked, ranks(null), counts),
-        control=None if control is None else explained(ranked, ranks(control), counts),
+        null=None if null is None else explained(values, null, counts, steepest=1),
+        control=None if control is None else explained(values, control, counts, steepest=2),
     )
     return agreement, figures
 

@@ -86,7 +86,7 @@ def read_frame(path: Path) -> pd.DataFrame:
             reader = csv.reader(file)
             head = [name.strip() for name in next(reader, [])]
             lines, rows = [], []
-            for row in reader:
+            for row in reader if {*NEEDED} <= {*head} else ():
                 if not row:
                     continue
                 if len(row) != len(head):

@@ -138,9 +138,9 @@ def correlations(ranked: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Explained:
-    """How much of a ranking another one explains, and whether the rest is the same in every trial.
+    """How much of a redundancy another one explains, and whether the rest is the same in every trial.
 
-    ``share`` is of the variance of the ranks, 0 to 1; ``rest`` the mean correlation between trials of what is left.
+    ``share`` is of its variance over layers, 0 to 1; ``rest`` the mean correlation between trials of what is left.
     """
 
     share: float
@@ -154,15 +154,18 @@ class Explained:
         return self.share < LEVEL and bool(low > 0)
 
 
-def explained(ranked: np.ndarray, by: np.ndarray, counts: np.ndarray) -> Explained:
-    """Take out of each trial's ranks what the other ranks predict (a line that does not fall), and look at the rest."""
-    one, other = (r - r.mean(axis=1, keepdims=True) for r in (ranked, by))
+def explained(values: np.ndarray, by: np.ndarray, counts: np.ndarray, *, steepest: float) -> Explained:
+    """Take out of each trial's redundancy the multiple of the other that fits best, and look at the rest.
+
+    The multiple is from 0 (the opposite explains nothing) to ``steepest`` (nor do tiny differences large ones).
+    """
+    one, other = (v - v.mean(axis=1, keepdims=True) for v in (values, by))
     size = (other**2).sum(axis=1, keepdims=True)
     slope = np.divide((one * other).sum(axis=1, keepdims=True), size, out=np.zeros_like(size), where=size > 0)
-    rest = one - np.maximum(slope, 0) * other
+    rest = one - np.clip(slope, 0, steepest) * other
     whole = (one**2).sum()
     share = float(np.clip(1 - (rest**2).sum() / whole, 0, 1)) if whole > 0 else float("nan")
-    if len(ranked) < 2:
+    if len(values) < 2:
         return Explained(share, float("nan"), float("nan"))
-    drawn = Interval.of(mean_correlation(rest, counts)) if len(ranked) > 2 else UNKNOWN
+    drawn = Interval.of(mean_correlation(rest, counts)) if len(values) > 2 else UNKNOWN
     return Explained(share, float(np.nan_to_num(mean_correlation(rest)[0])), drawn.low)
