@@ -37,8 +37,8 @@ def frame_of(record: SweepRecord) -> pd.DataFrame:
 
 def at_the_end(table: pd.DataFrame, planting: Planting, by: str) -> bool:
     values = table.set_index("layer")[by].round(9)
-    if planting.needed:  # the output layer, through which everything passes too, may stand beside it
-        return set(values.index[values <= values[sorted(planting.layers)].max()]) <= {*planting.layers, "head"}
+    if planting.needed:  # outright or tied: the output layer, through which everything passes too, also keeps all
+        return bool((values[sorted(planting.layers)] == values.min()).all())
     return set(values.index[values == values.max()]) <= planting.layers
 
 

@@ -93,6 +93,7 @@ def read_frame(path: Path) -> pd.DataFrame:
                     raise DataError(
                         f"line {reader.line_num} has {len(row)} values, the first line {len(head)} names",
                         place=str(path),
+                        hint=_HINT,
                     )
                 lines.append(reader.line_num)
                 rows.append(row)
