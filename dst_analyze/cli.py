@@ -26,6 +26,7 @@ PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
 INTERRUPTED = 130
 _SMALL = 50_000_000  # parameters: 200 MB
+_SHOWN = 10  # layers of the ranking after a sweep; `rank` shows all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +119,7 @@ def commands() -> None:
     \b
     dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
     dst-analyze inspect torchvision:resnet18
+    dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
 
 
@@ -247,6 +249,7 @@ def analyze(
                 else:
                     with watching(plan.manifest, console(stderr=True)) as watch:
                         record = run_plan(plan, watch, workers)
+        from dst_analyze.ranking.rank import rank_layers
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
@@ -254,7 +257,9 @@ def analyze(
             events(ReportWritten(str(page)))
         else:
             stdout = console()
-            show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
+            ranking = rank_layers(record)
+            show(stdout, *map(note_text, record.notes()), sweep_table(record, ranking, stdout.width))
+            click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
             click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
         return 0 if record.complete else 1
     finally:
@@ -339,3 +344,40 @@ def report(run_folder: Path, debug: bool) -> None:
     from dst_analyze.terminal import visible
 
     click.echo(visible(str(write_report(run_folder))))
+
+
+@commands.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN_FOLDER_OR_CSV")
+@choice("--by", "redundancy", "params", "macs", "beyond-null", text="What decides the order.")
+@click.option("--top", type=int, metavar="N", help="The first N layers only.")
+@choice("--format", "table", "csv", "json", "markdown", text="How to print it.")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:  # noqa: A002 - the option's name
+    """Rank layers by redundancy, with how sure that is.
+
+    A CSV file has the columns layer, alpha, remaining, and optionally seed, params, macs, group, null, control, resets.
+    """
+    from dst_analyze.ranking.source import ranking_of
+    from dst_analyze.terminal import console
+
+    ranking = ranking_of(run)
+    printed = {
+        "table": lambda: ranking.text(console().width, by=by, top=top) + "\n",
+        "csv": lambda: ranking.to_csv(by=by, top=top),
+        "json": lambda: ranking.to_json(by=by, top=top) + "\n",
+        "markdown": lambda: ranking.markdown(by=by, top=top) + "\n",
+    }
+    click.echo(printed[format](), nl=False)
+
+
+@commands.command()
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def compare(runs: tuple[Path, ...], debug: bool) -> None:
+    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
+    from dst_analyze.ranking.compare import compare_rankings
+    from dst_analyze.ranking.source import ranking_of
+    from dst_analyze.terminal import console
+
+    compared = compare_rankings({str(run): ranking_of(run) for run in runs})
+    click.echo(compared.text(console().width))
