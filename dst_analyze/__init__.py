@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel, mask_model
     from dst_analyze.model.loading import load_model
     from dst_analyze.model.tracing import TracedModel, trace_model
+    from dst_analyze.ranking.rank import rank_layers
+    from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
     from dst_analyze.sweep.grid import run_sweep
     from dst_analyze.sweep.record import SweepRecord
 
 _HOMES = {
     "MaskedModel": "masking.masked",
+    "Ranking": "ranking.result",
     "SweepRecord": "sweep.record",
     "TracedModel": "model.tracing",
     "load_model": "model.loading",
     "mask_model": "masking.masked",
+    "rank_layers": "ranking.rank",
     "run_sweep": "sweep.grid",
     "trace_model": "model.tracing",
     "write_report": "report.page",
@@ -31,11 +35,13 @@ _HOMES = {
 __all__ = [
     "DstError",
     "MaskedModel",
+    "Ranking",
     "SweepRecord",
     "TracedModel",
     "__version__",
     "load_model",
     "mask_model",
+    "rank_layers",
     "run_sweep",
     "trace_model",
     "write_report",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
+INTERRUPTED = 130
 _SMALL = 50_000_000  # parameters: 200 MB
+_SHOWN = 10  # layers of the ranking after a sweep; `rank` shows all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(commands.main(args, prog_name=PROGRAM, standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        return 130
+        return INTERRUPTED
     except click.ClickException as error:
         wrong = OptionError(error.format_message(), hint=_usage_hint(args))
         return _failed(wrong, args)
@@ -117,6 +119,7 @@ def commands() -> None:
     \b
     dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
     dst-analyze inspect torchvision:resnet18
+    dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
 
 
@@ -199,6 +202,10 @@ def model_options(command: Decorated) -> Decorated:
 @click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed.")
 @click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one.")
 @click.option("--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]")
+@choice("--engine", "local", "ray", text="Train in processes of this machine, or in Ray tasks.")
+@click.option(
+    "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
+)
 @click.option("--quiet", is_flag=True, help="Show the result only.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there.")
 def analyze(
@@ -210,6 +217,8 @@ def analyze(
     retry_failed: bool,
     force: bool,
     jobs: int | None,
+    engine: Literal["local", "ray"],
+    ray_address: str | None,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -217,11 +226,12 @@ def analyze(
     """Sweep over the alphas and show what remains of each layer."""
     from dst_analyze.sweep import processes
 
-    processes.warm_up()  # workers import torch while this process does
+    if engine == "local":
+        processes.warm_up()  # workers import torch while this process does
     try:
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.sweep.events import ReportWritten
-        from dst_analyze.sweep.grid import local_engine, run_plan, what_to_do
+        from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
         from dst_analyze.sweep.plan import plan_sweep
         from dst_analyze.terminal import console, note_text, show, sweep_table, visible
         from dst_analyze.watch import JsonLines, watching
@@ -231,14 +241,15 @@ def analyze(
         events = JsonLines(sys.stdout)
         with redirect_stdout(sys.stderr):  # what a user's file prints is no result
             plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, existing=existing, **given)
-            engine = local_engine(plan, jobs)
-            if as_json:
-                record = run_plan(plan, events, engine)
-            elif quiet:
-                record = run_plan(plan, engine=engine)
-            else:
-                with watching(plan.manifest, console(stderr=True)) as watch:
-                    record = run_plan(plan, watch, engine)
+            with chosen_engine(plan, engine, jobs, ray_address) as workers:
+                if as_json:
+                    record = run_plan(plan, events, workers)
+                elif quiet:
+                    record = run_plan(plan, engine=workers)
+                else:
+                    with watching(plan.manifest, console(stderr=True)) as watch:
+                        record = run_plan(plan, watch, workers)
+        from dst_analyze.ranking.rank import rank_layers
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
@@ -246,7 +257,9 @@ def analyze(
             events(ReportWritten(str(page)))
         else:
             stdout = console()
-            show(stdout, *map(note_text, record.notes()), sweep_table(record, stdout.width))
+            ranking = rank_layers(record)
+            show(stdout, *map(note_text, record.notes()), sweep_table(record, ranking, stdout.width))
+            click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
             click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
         return 0 if record.complete else 1
     finally:
@@ -331,3 +344,40 @@ def report(run_folder: Path, debug: bool) -> None:
     from dst_analyze.terminal import visible
 
     click.echo(visible(str(write_report(run_folder))))
+
+
+@commands.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN_FOLDER_OR_CSV")
+@choice("--by", "redundancy", "params", "macs", "beyond-null", text="What decides the order.")
+@click.option("--top", type=int, metavar="N", help="The first N layers only.")
+@choice("--format", "table", "csv", "json", "markdown", text="How to print it.")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:  # noqa: A002 - the option's name
+    """Rank layers by redundancy, with how sure that is.
+
+    A CSV file has the columns layer, alpha, remaining, and optionally seed, params, macs, group, null, control, resets.
+    """
+    from dst_analyze.ranking.source import ranking_of
+    from dst_analyze.terminal import console
+
+    ranking = ranking_of(run)
+    printed = {
+        "table": lambda: ranking.text(console().width, by=by, top=top) + "\n",
+        "csv": lambda: ranking.to_csv(by=by, top=top),
+        "json": lambda: ranking.to_json(by=by, top=top) + "\n",
+        "markdown": lambda: ranking.markdown(by=by, top=top) + "\n",
+    }
+    click.echo(printed[format](), nl=False)
+
+
+@commands.command()
+@click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def compare(runs: tuple[Path, ...], debug: bool) -> None:
+    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
+    from dst_analyze.ranking.compare import compare_rankings
+    from dst_analyze.ranking.source import ranking_of
+    from dst_analyze.terminal import console
+
+    compared = compare_rankings({str(run): ranking_of(run) for run in runs})
+    click.echo(compared.text(console().width))

@@ -13,12 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from dst_analyze.errors import DstError
+from dst_analyze.text import NARROWEST_NAME
+from dst_analyze.text import elide as elide
+from dst_analyze.text import short as short
+from dst_analyze.text import visible as visible
 
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
+    from dst_analyze.ranking.result import Ranking
     from dst_analyze.sweep.record import Note, SweepRecord
 
-_NARROWEST_NAME = 12
 _GAP = 3  # what rich puts between two columns of this box
 _RUNGS = {
     1: "torch.fx traced the whole model",
@@ -28,35 +32,6 @@ _RUNGS = {
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
-
-
-def visible(text: str) -> str:
-    """Text without anything a terminal would obey: escapes, bidirectional marks and the like are spelt out."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
-
-
-def elide(name: str, width: int) -> str:
-    """A name on one line of at most so many cells; the middle goes, as names differ at both ends."""
-    name = visible(name).replace("\n", "\\n")
-    if cell_len(name) <= width:
-        return name
-    head, tail = name[:width], name[-width:]
-    while cell_len(head) > (width - 1) // 2:
-        head = head[:-1]
-    while cell_len(head) + 1 + cell_len(tail) > width:
-        tail = tail[1:]
-    return f"{head}…{tail}"
-
-
-def short(number: float | None) -> str:
-    """Three digits and a unit: 1234567 as 1.23M."""
-    if number is None or math.isnan(number):
-        return "–"
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= 0.9995 * size:
-            scaled = number / size
-            return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f}{unit}"
-    return f"{number:.0f}"
 
 
 def error_text(error: DstError) -> Text:
@@ -96,7 +71,7 @@ def show(where: Console, *parts: RenderableType) -> None:
 # --- tables --------------------------------------------------------------------------------------------------------
 
 
-def sweep_table(record: SweepRecord, width: int) -> Table:
+def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     """Layers x alphas in percent, the model and its score below."""
     from dst_analyze.ranking.table import remaining_table
     from dst_analyze.sweep.record import alpha_label
@@ -104,7 +79,9 @@ def sweep_table(record: SweepRecord, width: int) -> Table:
     kind, facts, alphas = record.manifest.data.score, record.layers, record.alphas
     rows = [
         [short(params), short(macs), *map(_percent, ratios)]
-        for params, macs, ratios in zip(facts["params"], facts["macs"], remaining_table(record).to_numpy(), strict=True)
+        for params, macs, ratios in zip(
+            facts["params"], facts["macs"], remaining_table(record, ranking).to_numpy(), strict=True
+        )
     ]
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(_percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
@@ -155,7 +132,7 @@ def _table(
 ) -> Table:
     """Names to the left, values to the right; names give way if it is too wide. Rows below a line are set apart."""
     values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
-    room = max(_NARROWEST_NAME, width - values)
+    room = max(NARROWEST_NAME, width - values)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
     table.add_column("layer", no_wrap=True)
     for head in heads:

@@ -1,11 +1,16 @@
-"""What all tests share: one thread each (they run side by side), and where the browser is."""
+"""What all tests share: one thread each (they run side by side), a token for Ray, and where the browser is."""
 
 from __future__ import annotations
 
 import os
+import secrets
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
+# Ray keeps a token in the home folder unless it is given one, and reads its mode when it is imported.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import shutil
 from collections.abc import Iterator

@@ -56,6 +56,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
     done = command(DEMO, "--alphas", "1e-7,1e-6,1e-5", "--steps", "8", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Nothing was pruned" in done.stdout
+    assert "Verdict: no ranking." in done.stdout
     assert re.search(r"^layer +params +MACs +1e-7 +1e-6 +1e-5$", done.stdout, re.MULTILINE)
     rows = dict(re.findall(r"^(conv\d|fc\d|all layers) .* (\d+\.\d)$", done.stdout, re.MULTILINE))
     assert list(rows) == ["conv1", "conv2", "conv3", "fc1", "fc2", "all layers"]
@@ -169,6 +170,37 @@ def test_the_report_is_made_again(here, capsys):
     assert b"Stand-in data" in html
 
 
+RATIOS = "layer,alpha,remaining,seed,params\n" + "".join(
+    f"{name},{alpha},{ratio**power},{seed},100\n"
+    for power, alpha in enumerate(("1e-4", "1e-3", "1e-2"), 1)
+    for seed in range(3)
+    for name, ratio in (("one", 0.9), ("two", 0.7), (HOSTILE, 0.4), ("four", 0.2))
+)
+
+
+def test_ratios_from_elsewhere_are_ranked_and_compared(here, capsys):
+    (here / "ratios.csv").write_text(RATIOS)
+    assert main(["rank", "ratios.csv"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^four +redundant +1 +1 ", out, re.MULTILINE)
+    assert "Verdict: consistent." in out
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert main(["rank", "ratios.csv", "--format", "json", "--by", "params", "--top", "2"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["table"]["rows"]) == 2
+    assert main(["rank", "ratios.csv", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith('"layer","position","label","rank"')
+    assert main(["rank", "ratios.csv", "--format", "markdown", "--by", "macs"]) == 0
+    assert "| four | redundant |" in capsys.readouterr().out
+    (here / "other.csv").write_text(RATIOS.replace("two,", "zwei,"))
+    assert main(["compare", "ratios.csv", "other.csv"]) == 0
+    out = capsys.readouterr().out
+    assert "Verdict: the runs agree." in out
+    assert re.search(r"^two \* +3 +3 +0 ", out, re.MULTILINE)
+    assert "\x1b" not in out
+    assert main(["rank", "ratios.csv", "--top", "0"]) == 2
+
+
 def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys):
     args = ["small.py", "--alphas", "1e-3", "--steps", "10", "--lr", "1e20", "--out", "run"]
     assert main(args) == 1
@@ -205,6 +237,12 @@ def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys):
         (["small.py", "--out", "small.py/below"], "cannot create", "--out"),
         (["report", "nowhere"], "no such folder", "manifest.json"),
         (["report", "."], "not a run folder", "manifest.json"),
+        (["rank", "nowhere"], "no such folder or file", "run folder"),
+        (["rank", "."], "not a run folder", "manifest.json"),
+        (["rank", "small.py"], "no column layer", "columns layer, alpha, remaining"),
+        (["rank", "small.py", "--by", "beauty"], "'beauty' is not one of", "--help"),
+        (["compare"], "Missing argument", "--help"),
+        (["compare", "nowhere", "small.py"], "no such folder or file", "run folder"),
     ],
 )
 def test_bad_input(here, capsys, args, cause, hint):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from dst_analyze.errors import FolderError, OptionError
-from dst_analyze.ranking.table import export_table, remaining_table
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.table import export_table
 from dst_analyze.sweep.events import Notice, nobody
 from dst_analyze.sweep.files import SUMS, sums_of, write_bytes, write_folder
 from dst_analyze.sweep.folder import Head, open_run
@@ -155,13 +156,13 @@ def test_a_trials_folder_tells_its_alpha_and_seed(tmp_path):
 def test_layer_names_survive_whatever_they_are(tmp_path):
     record = make_run(tmp_path / "run", layers=STRANGE_NAMES)
     assert list(record.layers["layer"]) == STRANGE_NAMES
-    assert list(remaining_table(record).index) == STRANGE_NAMES
-    assert remaining_table(record).notna().all(axis=None)
-    assert "'=1+1" in list(export_table(record)["layer"])
+    assert list(rank_layers(record).remaining().index) == STRANGE_NAMES
+    assert rank_layers(record).remaining().notna().all(axis=None)
+    assert "'=1+1" in list(export_table(record, rank_layers(record))["layer"])
 
 
 def test_the_table_is_a_median_over_the_last_quarter(tmp_path):
-    table = remaining_table(make_run(tmp_path / "run", seeds=2))
+    table = rank_layers(make_run(tmp_path / "run", seeds=2)).remaining()
     assert list(table.columns) == [1e-4, 1e-3]
     assert table.loc["conv1", 1e-4] == pytest.approx(0.5)
     assert table.loc["fc", 1e-3] == pytest.approx(0.5 / 3)
@@ -176,10 +177,10 @@ def test_diverged_trials_are_left_out_and_named(tmp_path):
     record = make_run(tmp_path / "run", diverged=(1e-3,))
     assert not record.complete
     assert set(record.frame["alpha"]) == {1e-4}
-    assert remaining_table(record)[1e-3].isna().all()
+    assert rank_layers(record).remaining()[1e-3].isna().all()
     assert [note.title for note in record.notes()] == ["Diverged"]
     everything = make_run(tmp_path / "all", diverged=(1e-4, 1e-3))
-    assert remaining_table(everything).isna().all(axis=None)
+    assert rank_layers(everything).remaining().isna().all(axis=None)
 
 
 def test_notes_say_what_numbers_do_not(tmp_path):

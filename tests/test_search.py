@@ -157,3 +157,9 @@ def test_who_searches():
     assert search_of(config(alphas=[1e-3])) is None
     assert search_of(config()).targets == AUTO_TARGETS
     assert search_of(config(target_remaining=[0.5])).tolerance < search_of(config()).tolerance
+
+
+def test_no_alpha_is_near_two_targets_of_auto():
+    search = search_of(config())
+    odds = [math.log(target / (1 - target)) for target in search.targets]
+    assert all(one - other > 2 * search.tolerance for one, other in itertools.pairwise(odds))

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dst_analyze
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
-from dst_analyze.ranking.table import remaining_table
+from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.events import TrialStep
 from dst_analyze.sweep.grid import run_sweep
@@ -62,7 +62,7 @@ def test_a_sweep_prunes_and_learns(tmp_path):
     assert record.dense.score > 0.85
     assert record.score(1e-3) > 0.85
     assert 0.05 < record.remaining(4e-3) < record.remaining(1e-3) < 0.97
-    table = remaining_table(record)
+    table = rank_layers(record).remaining()
     assert list(table.index) == ["0", "2"]
     assert (table.loc["0"] < table.loc["2"]).all()
     assert record.frame["step"].max() == 200

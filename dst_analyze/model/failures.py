@@ -27,7 +27,12 @@ def _is_users(filename: str, file: Path | None) -> bool:
         return filename.startswith(_TYPED_IN)
     if file is not None and filename == str(file):
         return True
-    return not filename.startswith(_LIBRARIES) and not _INSTALLED.search(filename)
+    return not is_installed(filename)
+
+
+def is_installed(file: str | os.PathLike[str]) -> bool:
+    """Whether a file belongs to the standard library, an installed package or this one."""
+    return os.fspath(file).startswith(_LIBRARIES) or bool(_INSTALLED.search(os.fspath(file)))
 
 
 def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:

@@ -151,6 +151,14 @@ def _source(spec: object) -> _Source:
     return _Module(text, where, target)
 
 
+def absolute(spec: Any) -> Any:
+    """The same spec, meant for another folder: a file is named in full, anything else needs no folder."""
+    source = _source(spec)
+    if not isinstance(source, _File):
+        return spec
+    return f"{source.path.resolve()}{f':{source.target}' if source.target else ''}"
+
+
 def _safe(name: str) -> str:
     """A name fit for a folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"

@@ -16,7 +16,7 @@ from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
-from dst_analyze.model.failures import OURSELVES, did_you_mean, running, shorten, user_trace
+from dst_analyze.model.failures import OURSELVES, did_you_mean, is_installed, running, shorten, user_trace
 
 SPEC_FORMS = "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, torchvision:NAME or timm:NAME"
 
@@ -84,6 +84,16 @@ def _root(name: str) -> Path | None:
 def _file_of(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)  # not every module has one: packages without __init__.py, builtins
     return Path(file) if file else None
+
+
+def imported_files() -> set[Path]:
+    """Python files of the user's that are imported now: the model's own and its siblings, nothing installed."""
+    files = {file for module in list(sys.modules.values()) if (file := _file_of(module)) and file.suffix == ".py"}
+    return {
+        file
+        for file in files
+        if not is_installed(file) and any(file.is_relative_to(folder) for folder in _folders) and file.is_file()
+    }
 
 
 def import_file(path: Path) -> UserModule:

@@ -9,27 +9,29 @@ from typing import Protocol, TypeVar
 
 import pandas as pd
 
-from dst_analyze.sweep.record import SweepRecord, alpha_label, late
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.text import spreadsheet_name
+
+_RANKED = ("label", "rank", "rank_low", "rank_high", "redundancy", "beyond_null", "consistency", "resets")
 
 
-def remaining_table(record: SweepRecord) -> pd.DataFrame:
-    """Each layer's remaining ratio per alpha: median over the last quarter of training, then mean over seeds.
+def remaining_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:
+    """Each layer's remaining ratio per alpha: median over the last quarter of training, then over seeds.
 
     Rows are layer names in network order, columns the alphas; NaN where no trial of an alpha ended well.
     """
-    settled = late(record.frame[~record.frame["control"]]).groupby(["alpha", "seed", "layer"])["remaining"].median()
-    table = settled.groupby(["alpha", "layer"]).mean().unstack("alpha")
-    return table.reindex(index=list(record.layers["layer"]), columns=list(record.alphas)).astype(float)
+    return ranking.remaining().reindex(index=list(record.layers["layer"]), columns=list(record.alphas))
 
 
-def export_table(record: SweepRecord) -> pd.DataFrame:
-    """The same beside each layer's facts, for a spreadsheet."""
-    facts = record.layers[["layer", "kind", "params", "macs"]].copy()
-    ratios = remaining_table(record).reset_index(drop=True)
+def export_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:
+    """The same beside each layer's facts and its place in the ranking, for a spreadsheet."""
+    facts = record.layers[["layer", "kind", "params", "macs"]].reset_index(drop=True)
+    ratios = remaining_table(record, ranking).reset_index(drop=True)
     ratios.columns = [f"remaining at {alpha_label(alpha)}" for alpha in ratios.columns]
-    table = pd.concat([facts, ratios], axis=1)
-    # A spreadsheet would run a name that begins like a formula.
-    table["layer"] = [f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name for name in table["layer"]]
+    places = ranking.table.sort_values("position").reset_index(drop=True)[list(_RANKED)]
+    table = pd.concat([facts, ratios, places], axis=1)
+    table["layer"] = [spreadsheet_name(name) for name in table["layer"]]
     return table
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from dst_analyze.ranking.formats import place, places, signed
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.table import by_reason, export_table, remaining_table
 from dst_analyze.report.figures import pattern_svg
 from dst_analyze.sweep.files import write_csv, write_text
@@ -19,14 +22,16 @@ from dst_analyze.sweep.record import SweepRecord, alpha_label
 def write_report(run_folder: Path | str) -> Path:
     """Write report.html and table.csv into a run folder, from that folder alone; returns the page's path."""
     record = read_run(run_folder)
-    write_csv(record.folder / TABLE, export_table(record))
+    ranking = rank_layers(record)
+    write_csv(record.folder / TABLE, export_table(record, ranking))
     page = record.folder / REPORT
-    write_text(page, render(record))
+    write_text(page, render(record, ranking))
     return page
 
 
-def render(record: SweepRecord) -> str:
+def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     """The page as text; the same record gives the same bytes."""
+    ranking = ranking or rank_layers(record)
     environment = Environment(
         loader=PackageLoader("dst_analyze.report", "."),
         autoescape=True,
@@ -35,7 +40,8 @@ def render(record: SweepRecord) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, part=part, score=score, count=count, alpha=alpha_label)
-    table = remaining_table(record)
+    environment.filters.update(place=place, places=lambda row: places(row.rank_low, row.rank_high), signed=signed)
+    table = remaining_table(record, ranking)
     return environment.get_template("template.html").render(
         record=record,
         config=record.config,
@@ -43,6 +49,8 @@ def render(record: SweepRecord) -> str:
         notes=record.notes(),
         figure=Markup(pattern_svg(table)),  # matplotlib escapes the names it draws
         layers=list(zip(record.layers.to_dict("records"), table.to_numpy().tolist(), strict=True)),
+        ranking=ranking,
+        ranked=list(ranking.table.itertuples(index=False)),
         skipped=by_reason(record.manifest.model.skipped),
     )
 

@@ -10,7 +10,8 @@ from dst_analyze.sweep.search import Search, Target
 
 AUTO_TARGETS = (0.8, 0.3, 0.1)
 """What should remain of the model at the alphas of ``--alphas auto``, roughly."""
-_ROUGHLY = Search(AUTO_TARGETS, tolerance=0.8, rounds=3)  # 0.64 to 0.90, 0.16 to 0.49, 0.05 to 0.20
+# No alpha is near two of them: 0.69 to 0.88, 0.18 to 0.45, 0.055 to 0.175.
+_ROUGHLY = Search(AUTO_TARGETS, tolerance=0.65, rounds=3)
 _NEAR, _ROUNDS = 0.1, 6  # 0.5 to within 0.025, 0.05 to within 0.005
 
 

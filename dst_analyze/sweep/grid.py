@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dst_analyze.errors import OptionError
 from dst_analyze.sweep.course import course_of
@@ -28,6 +28,8 @@ from dst_analyze.sweep.record import SweepRecord, TrialOutput
 from dst_analyze.sweep.threads import default_jobs
 from dst_analyze.sweep.trial import ModelSpec
 
+EngineName = Literal["local", "ray"]
+
 
 def run_sweep(
     model: ModelSpec,
@@ -38,7 +40,9 @@ def run_sweep(
     resume: bool = False,
     retry_failed: bool = False,
     force: bool = False,
-    jobs: int = 1,
+    jobs: int | None = None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
     listener: Emit = nobody,
     **options: Any,
 ) -> SweepRecord:
@@ -49,11 +53,16 @@ def run_sweep(
     exclude, threshold, estimator, operator. The run folder is ``out``, else reports/<model>-<hash>; a run that is
     complete there is read, not repeated; ``resume`` finishes one that is not, ``retry_failed`` also runs failed trials
     again, ``force`` starts over. ``jobs`` above 1 trains in as many worker processes at once, with the same results;
-    a script that asks for it must be importable (``if __name__ == "__main__"``). ``listener`` gets every event.
+    a script that asks for it must be importable (``if __name__ == "__main__"``). ``engine="ray"`` trains in Ray tasks
+    instead: in the cluster at ``ray_address``, in that of a process that has called ray.init(), or in one of this
+    machine, started for this sweep. ``listener`` gets every event.
     """
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
-    return run_plan(plan, listener, Inline() if check_jobs(jobs) == 1 else LocalWorkers(jobs, plan.again))
+    if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
+        return run_plan(plan, listener)
+    with chosen_engine(plan, engine, jobs, ray_address) as workers:
+        return run_plan(plan, listener, workers)
 
 
 def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> SweepRecord:
@@ -80,12 +89,27 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
     return record
 
 
-def local_engine(plan: Plan, jobs: int | None) -> LocalWorkers:
-    """Worker processes, as many as asked for, else as many as pay."""
-    if jobs is None:
-        trials = len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
-        jobs = default_jobs(plan.task.threads, trials, plan.task.traced.params)
-    return LocalWorkers(check_jobs(jobs), plan.again)
+@contextmanager
+def chosen_engine(plan: Plan, name: EngineName, jobs: int | None, ray_address: str | None = None) -> Iterator[Engine]:
+    """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's."""
+    task = plan.task
+    if jobs is not None:
+        check_jobs(jobs)
+    trials = len(course_of(task.config, plan.manifest.first_alphas, {}).keys)
+    pays = jobs or default_jobs(task.threads, trials, task.traced.params)
+    if name == "local":
+        if ray_address is not None:
+            raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
+        yield LocalWorkers(pays, plan.again)
+        return
+    try:
+        from dst_analyze.sweep import ray_engine
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise OptionError("Ray is not installed", place="--engine ray", hint="pip install 'dst-analyze[ray]'") from None
+    with ray_engine.connected(ray_address, pays * task.threads):
+        yield ray_engine.RayTasks(task, jobs, plan.again)
 
 
 def check_jobs(jobs: int) -> int:

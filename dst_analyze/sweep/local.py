@@ -15,8 +15,8 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send tensors as shared memory
 
 from dst_analyze.sweep.engine import Inline, failed
-from dst_analyze.sweep.events import Emit, Notice, TrialRetried
-from dst_analyze.sweep.parcel import Parcel, Rebuilt, own
+from dst_analyze.sweep.events import Emit, TrialRetried
+from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.processes import context, warm_up
 from dst_analyze.sweep.record import TrialKey, TrialOutput
@@ -24,7 +24,6 @@ from dst_analyze.sweep.trial import Task
 from dst_analyze.sweep.worker import work
 
 ATTEMPTS = 2  # a worker that was killed may have been unlucky once: memory ran short, somebody cleaned up
-_UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
 
 
 class LocalWorkers:
@@ -39,9 +38,9 @@ class LocalWorkers:
             warm_up()
         try:
             while crew.waiting or crew.running:
-                while crew.waiting and len(crew.running) < self.jobs and crew.parcel is not None:
+                while crew.waiting and len(crew.running) < self.jobs and crew.shipment.parcel is not None:
                     crew.start()
-                if crew.parcel is None and not crew.running:
+                if crew.shipment.parcel is None and not crew.running:
                     yield from Inline().run(task, crew.waiting, emit)
                     return
                 for worker in crew.ready():
@@ -73,10 +72,10 @@ class _Crew:
     """The workers of one sweep: who waits, who runs, and what to do about those that die."""
 
     def __init__(self, task: Task, keys: Iterable[TrialKey], again: Request | None, emit: Emit) -> None:
-        self.emit, self.again = emit, again
+        self.emit = emit
         self.waiting, self.running = deque(keys), list[_Worker]()
         # A model and data that were asked for by name are nobody else's.
-        self.parcel: Parcel | Rebuilt | None = Parcel(own(task) if again is None else task)
+        self.shipment = Shipment(own(task) if again is None else task, again, emit)
         self.killed: Counter[TrialKey] = Counter()
 
     def start(self) -> None:
@@ -84,12 +83,12 @@ class _Crew:
         key = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
         # No daemon: a user's DataLoader may have workers of its own.
-        process = context().Process(target=work, args=(self.parcel, key, theirs), daemon=False)  # type: ignore[attr-defined]
+        process = context().Process(target=work, args=(self.shipment.parcel, key, theirs), daemon=False)  # type: ignore[attr-defined]
         try:
             process.start()
-        except _UNSENDABLE as error:
+        except UNSENDABLE as error:
             ours.close()
-            self._send_less(f"{type(error).__name__}: {error}")
+            self.shipment.lighten(f"{type(error).__name__}: {error}")
             return
         finally:
             theirs.close()
@@ -138,18 +137,8 @@ class _Crew:
                 self.waiting.appendleft(worker.key)
                 return None
             reason += f", {ATTEMPTS} times"
-        elif not worker.heard and isinstance(self.parcel, Parcel) and self.again is not None:
-            self._send_less("a worker could not read them")
+        elif not worker.heard and self.shipment.can_be_lighter:
+            self.shipment.lighten("a worker could not read them")
             self.waiting.appendleft(worker.key)
             return None
         return failed(worker.key, reason, time.perf_counter() - worker.started)
-
-    def _send_less(self, why: str) -> None:
-        if isinstance(self.parcel, Parcel) and self.again is not None:
-            self.parcel = Rebuilt(self.again)
-            self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
-        else:
-            self.parcel = None
-            self.emit(
-                Notice(f"the model or its data cannot be sent to workers ({why}): one trial at a time, right here")
-            )

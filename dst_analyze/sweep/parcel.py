@@ -1,16 +1,23 @@
-"""A task on its way to a worker process: tensors travel as shared memory, what a user's file defines by its name."""
+"""A task on its way to a worker: tensors travel as shared memory, what a user's file defines by its name."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dst_analyze.model.loading import LoadedModel, load_model
+from dst_analyze.model.loading import LoadedModel, absolute, load_model
 from dst_analyze.model.preserve import preserved_randomness
+from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.events import Emit, Notice
+from dst_analyze.sweep.luggage import here
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
+
+UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
+"""What pickling raises about objects that cannot travel."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,38 @@ class Rebuilt:
     """Pickles into a task that is planned anew on arrival, its data loaded once more: for data that cannot travel."""
 
     request: Request
+    task: Task
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuilt, (self.request,)
+        # Where it arrives there may be other cores and devices: the first plan has decided about them.
+        return _rebuilt, (
+            replace(self.request, model=absolute(self.request.model)),
+            self.task.device,
+            self.task.threads,
+        )
+
+
+class Shipment:
+    """How a task travels: whole, else as a request to plan it anew, else (``parcel`` is None) not at all."""
+
+    def __init__(self, task: Task, again: Request | None, emit: Emit) -> None:
+        self.task, self.again, self.emit = task, again, emit
+        self.parcel: Parcel | Rebuilt | None = Parcel(task)
+
+    @property
+    def can_be_lighter(self) -> bool:
+        return isinstance(self.parcel, Parcel) and self.again is not None
+
+    def lighten(self, why: str) -> None:
+        """Send less from now on, and say so."""
+        if isinstance(self.parcel, Parcel) and self.again is not None:
+            self.parcel = Rebuilt(self.again, self.task)
+            self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
+        else:
+            self.parcel = None
+            self.emit(
+                Notice(f"the model or its data cannot be sent to workers ({why}): one trial at a time, right here")
+            )
 
 
 @dataclass(frozen=True)
@@ -60,7 +96,7 @@ class _UserFile:
     source: ModelSource
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _load, (self.source, _user_modules())
+        return _load, (replace(self.source, spec=absolute(self.source.spec)), _user_modules())
 
 
 def _user_modules() -> dict[str, str]:
@@ -72,20 +108,23 @@ def _user_modules() -> dict[str, str]:
     }
 
 
-def _load(source: ModelSource, names: dict[str, str]) -> LoadedModel:
+def _load(source: ModelSource, names: dict[str, str]) -> tuple[ModelSource, LoadedModel]:
+    source = replace(source, spec=here(source.spec))
     with preserved_randomness():
         loaded = load_model(source.spec, model_args=source.args)
     own = {file: sys.modules[name] for name, file in _user_modules().items()}
     for name, file in names.items():
-        if file in own:
-            sys.modules.setdefault(name, own[file])  # objects of the second run are pickled under the second name
-    return loaded
+        if here(file) in own:
+            sys.modules.setdefault(name, own[here(file)])  # of the second run, or of another path
+    return source, loaded
 
 
-def _arrived(loaded: LoadedModel, task: Task) -> Task:
+def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
+    source, loaded = found
     traced = replace(task.traced, model=loaded.model)
-    return replace(task, traced=traced, loss=loaded.loss, recipe=replace(task.recipe, hook=loaded.optimizer))
+    recipe = replace(task.recipe, hook=loaded.optimizer)
+    return replace(task, source=source, traced=traced, loss=loaded.loss, recipe=recipe)
 
 
-def _rebuilt(request: Request) -> Task:
-    return request.task()
+def _rebuilt(request: Request, device: Device, threads: int) -> Task:
+    return replace(replace(request, model=here(request.model)).task(), device=device, threads=threads)

@@ -1,0 +1,193 @@
+"""What the trials say together: each layer's redundancy and rank, and how far the trials agree about the order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import comb, nan
+
+import numpy as np
+
+from dst_analyze.ranking.measured import Measured
+from dst_analyze.ranking.statistics import (
+    FLOOR,
+    UNKNOWN,
+    Explained,
+    Interval,
+    as_w,
+    correlations,
+    explained,
+    kendalls_w,
+    mean_correlation,
+    permutation_p,
+    rank_intervals,
+    ranks,
+    redundancy,
+    resampled,
+)
+
+_SIDE = 1e-9  # closer to the model's average than this, a layer is on neither side of it
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the trials that are used agree about the order of the layers that were measured in all of them."""
+
+    layers: int
+    alphas: int
+    seeds: int
+    trials: int
+    w: float = nan
+    interval: Interval = UNKNOWN
+    p_value: float = nan
+    correlation: float = nan
+    """Spearman's, mean over any two trials; ``between_alphas`` of two with the same seed, ``between_seeds`` of two with
+    different ones."""
+    correlation_low: float = nan
+    between_alphas: float = nan
+    between_seeds: float = nan
+    spread: float = 0.0
+    """Redundancy of the most redundant layer less that of the least."""
+    null: Explained | None = None
+    control: Explained | None = None
+
+    @property
+    def distinct_draws(self) -> int:
+        """How many different draws of alphas and seeds there are: intervals cannot be finer."""
+        return comb(2 * self.alphas - 1, self.alphas) * comb(2 * self.seeds - 1, self.seeds) if self.trials else 0
+
+    @property
+    def perfect_by_chance(self) -> float:
+        """How probable it is that so few layers in so few trials come in the same order each time by chance."""
+        value = 1.0
+        for factor in range(2, self.layers + 1):
+            value /= factor ** max(self.trials - 1, 0)
+        return value
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Per layer, over the trials that are used; NaN for layers that were not measured in all of them."""
+
+    measured: np.ndarray  # bool
+    redundancy: np.ndarray
+    rank: np.ndarray
+    rank_low: np.ndarray
+    rank_high: np.ndarray
+    sparser: np.ndarray
+    """Share of trials in which the layer is sparser than the model."""
+    consistency: np.ndarray
+    """Share of alphas and of seeds, each taken over the other, at which it is on the side it is on altogether."""
+    kept: np.ndarray
+    null: np.ndarray
+    control: np.ndarray
+    resets: np.ndarray
+    agreement: Agreement
+
+
+def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
+    """All of it from what was measured. Layers that a used trial says nothing about are not ranked."""
+    used = made.rows()
+    seen = ~np.isnan(made.ratios)
+    main = ~made.trials["control"].to_numpy(bool)
+    whole = seen[used].all(axis=0) if used.any() else seen[main].any(axis=0)
+    part = made.take(whole)
+    values = redundancy(part.ratios[used], part.params)
+    agreement, figures = _compared(part, values, used, draws, rng)
+    figures |= dict.fromkeys(("sparser", "consistency", "kept"))
+    if used.any():
+        alphas, seeds = (part.trials[name][used].to_numpy() for name in ("alpha", "seed"))
+        figures["sparser"] = (values > _SIDE).mean(axis=0)
+        figures["consistency"] = consistency(values, alphas, seeds)
+        figures["kept"] = part.ratios[used].mean(axis=0)
+
+    def spread_out(found: np.ndarray | None) -> np.ndarray:
+        full = np.full(len(made.layers), nan)
+        if found is not None:
+            full[whole] = found
+        return full
+
+    columns = {name: spread_out(found) for name, found in figures.items()}
+    resets = made.resets[main].sum(axis=0)
+    return Evidence(measured=whole, resets=resets, agreement=agreement, **columns)
+
+
+def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """At which share of the alphas (mean over seeds) and seeds (mean over alphas) a layer is on its overall side.
+
+    A layer that stands on the average itself is on no side. Of one alpha, or one seed, nothing is asked.
+    """
+    margins = [
+        values[labels == label].mean(axis=0)
+        for labels in (alphas, seeds)
+        for label in np.unique(labels)
+        if len(np.unique(labels)) > 1
+    ]
+    overall = values.mean(axis=0)
+    side = np.sign(overall) * (np.abs(overall) > _SIDE)
+    same: np.ndarray = (np.stack(margins or [overall]) * side > _SIDE**2).mean(axis=0)
+    return same
+
+
+def _compared(
+    part: Measured, values: np.ndarray, used: np.ndarray, draws: int, rng: np.random.Generator
+) -> tuple[Agreement, dict[str, np.ndarray | None]]:
+    figures: dict[str, np.ndarray | None] = dict.fromkeys(
+        ("redundancy", "rank", "rank_low", "rank_high", "null", "control")
+    )
+    alphas, seeds = (part.trials[name][used].to_numpy() for name in ("alpha", "seed"))
+    count = values.shape[1]
+    agreement = Agreement(count, len(set(alphas)), len(set(seeds)), len(values))
+    if not len(values) or not count:
+        return agreement, figures
+    figures["redundancy"] = overall = values.mean(axis=0)
+    figures["rank"] = ranks(overall)
+    ranked = ranks(values)
+    null, control = _null(part, used), _control(part, alphas)
+    figures["null"] = None if null is None else null.mean(axis=0)
+    if control is not None:
+        figures["control"] = redundancy(part.ratios[part.rows(control=True)], part.params).mean(axis=0)
+    if len(values) < 2 or count < 2:
+        return replace(agreement, spread=float(np.ptp(overall))), figures
+    counts = resampled(alphas, seeds, draws, rng)
+    figures["rank_low"], figures["rank_high"] = rank_intervals(values, counts)
+    correlation = float(mean_correlation(ranked)[0])
+    drawn = mean_correlation(ranked, counts) if len(values) > 2 else np.full(1, nan)  # two trials: one comparison
+    table, alike = correlations(ranked), seeds[:, None] == seeds[None, :]
+    np.fill_diagonal(table, nan)
+    agreement = replace(
+        agreement,
+        w=kendalls_w(ranked),
+        interval=Interval.of(as_w(drawn, len(values))),
+        p_value=permutation_p(ranked, rng),
+        correlation=correlation,
+        correlation_low=Interval.of(drawn).low,
+        between_alphas=_mean(table[alike]),
+        between_seeds=_mean(table[~alike]),
+        spread=float(np.ptp(overall)),
+        null=None if null is None else explained(values, null, counts, steepest=1),
+        control=None if control is None else explained(values, control, counts, steepest=2),
+    )
+    return agreement, figures
+
+
+def _null(part: Measured, used: np.ndarray) -> np.ndarray | None:
+    """The redundancy that each trial's null shows."""
+    null = part.null[used]
+    return None if np.isnan(null).any() else redundancy(null, part.params, floor=FLOOR)
+
+
+def _control(part: Measured, alphas: np.ndarray) -> np.ndarray | None:
+    """The redundancy at each trial's alpha in the control trials; of all of them where there are none at that alpha."""
+    rows = part.rows(control=True)
+    if not rows.any() or np.isnan(part.ratios[rows]).any():
+        return None
+    values = redundancy(part.ratios[rows], part.params)
+    at = part.trials["alpha"][rows].to_numpy()
+    return np.stack(
+        [values[at == alpha].mean(axis=0) if (at == alpha).any() else values.mean(axis=0) for alpha in alphas]
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else nan

@@ -1,0 +1,133 @@
+"""From what was measured to the ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from dst_analyze.ranking.evidence import Evidence, weigh
+from dst_analyze.ranking.formats import typed
+from dst_analyze.ranking.measured import Measured, measured
+from dst_analyze.ranking.result import ORDERS, Ranking
+from dst_analyze.ranking.statistics import correlations, ranks, redundancy
+from dst_analyze.ranking.verdict import conclusions, judge, labels, qualified
+from dst_analyze.sweep.record import SweepRecord
+
+DRAWS = 1000
+
+
+def rank_layers(
+    source: SweepRecord | pd.DataFrame,
+    *,
+    groups: Mapping[str, str] | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Ranking:
+    """Rank layers by redundancy, with how sure that is.
+
+    ``source`` is a sweep's record, or a frame with the columns layer, alpha, remaining, and optionally seed, params,
+    macs, group, null, control, resets (and step, of which the last quarter counts). ``groups`` maps layers to what must
+    shrink together. ``draws`` and ``seed`` are the bootstrap's: the same ones give the same numbers.
+    """
+    made = measured(source, groups)
+    evidence = weigh(made, draws, np.random.default_rng(seed))
+    word, why = judge(evidence.agreement)
+    verdict = qualified(word, evidence.agreement)
+    by_alpha, between = _by_alpha(made, evidence)
+    return Ranking(
+        verdict=verdict,
+        notes=tuple(conclusions(made, evidence, word, why)),
+        statistics=evidence.agreement,
+        table=_table(made, evidence, verdict, why),
+        by_alpha=by_alpha,
+        alpha_correlation=between,
+        trials=typed(made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]]),
+        groups=_groups(made, draws, seed),
+    )
+
+
+def _groups(made: Measured, draws: int, seed: int) -> pd.DataFrame | None:
+    if not made.layers["group"].any():
+        return None
+    joined = made.grouped()
+    evidence = weigh(joined, draws, np.random.default_rng(seed))
+    word, why = judge(evidence.agreement)
+    table = _table(joined, evidence, qualified(word, evidence.agreement), why)
+    sizes = joined.layers.set_index("layer")["layers"]
+    table["group"] = table["layer"]
+    table["layers"] = [int(sizes[name]) for name in table["layer"]]
+    return typed(table.drop(columns="layer"))
+
+
+def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
+    named = labels(made, e, verdict, why)
+    table = pd.DataFrame(
+        {
+            "layer": made.layers["layer"].astype(object),
+            "position": np.arange(len(made.layers)),
+            "label": [label for label, _ in named],
+            "rank": e.rank,
+            "rank_low": e.rank_low,
+            "rank_high": e.rank_high,
+            "redundancy": e.redundancy,
+            "consistency": e.consistency,
+            "sparser": e.sparser,
+            "null_redundancy": e.null,
+            "beyond_null": e.redundancy - e.null,
+            "control_redundancy": e.control,
+            "beyond_control": e.redundancy - e.control,
+            "remaining": e.kept,
+            "params": made.layers["params"].astype(float),
+            "macs": made.layers["macs"].astype(float),
+            "params_given_up": made.layers["params"].astype(float) * (1 - e.kept),
+            "macs_given_up": made.layers["macs"].astype(float) * (1 - e.kept),
+            "resets": e.resets.astype(int),
+            "group": made.layers["group"].astype(object),
+            "reason": [reason for _, reason in named],
+        }
+    )
+    return typed(ORDERS["redundancy"](table).reset_index(drop=True))
+
+
+def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Each layer at each alpha, over the seeds of the trials that ended; and how far the alphas agree."""
+    names, whole = made.layers["layer"].to_numpy(object), evidence.measured
+    main = ~made.trials["control"].to_numpy(bool)
+    alphas = np.unique(made.trials["alpha"].to_numpy(float)[main])
+    parts, orders = [], []
+    for alpha in alphas:
+        rows = main & (made.trials["alpha"] == alpha).to_numpy(bool) & ~np.isnan(made.read).all(axis=1)
+        ratios, read = made.ratios[rows], made.read[rows]
+        order = np.full(len(names), np.nan)
+        if len(ratios) and not np.isnan(ratios[:, whole]).any() and whole.any():
+            params = None if made.params is None else made.params[whole]
+            order[whole] = ranks(redundancy(ratios[:, whole], params).mean(axis=0))
+        orders.append(order[whole])
+        parts.append(
+            pd.DataFrame(
+                {
+                    "layer": names,
+                    "alpha": alpha,
+                    **dict(zip(("remaining", "lowest", "highest"), _over_seeds(read), strict=True)),
+                    "null": _over_seeds(made.null[rows])[0],
+                    "rank": order,
+                    "seeds": (~np.isnan(ratios)).sum(axis=0),
+                }
+            )
+        )
+    if not parts:
+        columns = ("layer", "alpha", "remaining", "lowest", "highest", "null", "rank", "seeds")
+        return typed(pd.DataFrame(columns=list(columns))), pd.DataFrame(dtype=float)
+    table = correlations(np.stack(orders)) if whole.any() else np.full((len(alphas), len(alphas)), np.nan)
+    return typed(pd.concat(parts, ignore_index=True)), pd.DataFrame(table, index=alphas, columns=alphas)
+
+
+def _over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The median, smallest and largest of each column, gaps left out; NaN for a column of gaps."""
+    ordered = np.vstack([np.sort(values, axis=0), np.full(values.shape[1], np.nan)])  # gaps are sorted to the end
+    count, columns = (~np.isnan(values)).sum(axis=0), np.arange(values.shape[1])
+    last = np.maximum(count - 1, 0)
+    median = (ordered[last // 2, columns] + ordered[count // 2 * (count > 0), columns]) / 2
+    return median, ordered[0], ordered[last, columns]

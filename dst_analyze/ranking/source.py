@@ -1,0 +1,22 @@
+"""What a user points at, ranked: a run folder or a CSV file of ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dst_analyze.errors import DataError
+from dst_analyze.ranking.frames import read_frame
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.sweep.reading import read_run
+
+
+def ranking_of(path: Path) -> Ranking:
+    """The ranking of a run folder or of a CSV file with the columns layer, alpha, remaining, ..."""
+    if path.is_dir():
+        return rank_layers(read_run(path))
+    if not path.exists():
+        raise DataError(
+            "there is no such folder or file", place=str(path), hint="give a run folder, or a CSV file of ratios"
+        )
+    return rank_layers(read_frame(path))

@@ -1,0 +1,103 @@
+"""What runs in a Ray worker: one trial, its events and then its output, one after the other."""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import queue
+import threading
+import warnings
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import ray.cloudpickle
+import torch
+from torch.utils._pytree import tree_map
+
+from dst_analyze.errors import InputError
+from dst_analyze.model.failures import headline
+from dst_analyze.sweep.data import TensorBatches
+from dst_analyze.sweep.engine import attempt, failed
+from dst_analyze.sweep.events import Event
+from dst_analyze.sweep.luggage import Luggage
+from dst_analyze.sweep.parcel import Parcel, Rebuilt
+from dst_analyze.sweep.record import TrialKey, TrialOutput
+from dst_analyze.version import __version__
+
+VERSIONS = {"dst-analyze": __version__, "torch": torch.__version__}
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A worker's answer if the task arrived but could not be unpacked."""
+
+    why: str
+
+
+def pack(parcel: Parcel | Rebuilt) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """A parcel as Ray stores it once per node: the data's memory apart, where all workers of a node read the same."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(parcel)
+    return file.getvalue(), buffers
+
+
+class _Pickler(ray.cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Sends what a notebook defines by its value, and the tensors of batches without copying them."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        # Only these: they are cut into batches by copying, while a user's own data set may write into its tensors,
+        # and this memory belongs to all.
+        if isinstance(thing, TensorBatches):
+            return _batches, (tree_map(_as_array, thing.tensors), thing.batch_size, thing.shape)
+        return super().reducer_override(thing)
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    return tensor if tensor.dtype == torch.bfloat16 else tensor.detach().contiguous().numpy()
+
+
+def _batches(tensors: Any, batch_size: int, shape: Any) -> TensorBatches:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it cannot be written to: nobody does
+        return TensorBatches(tree_map(_as_tensor, tensors), batch_size, shape)
+
+
+def _as_tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+
+def work(
+    parcel: tuple[bytes, Sequence[Any]], luggage: Luggage, key: TrialKey, versions: dict[str, str]
+) -> Generator[Event | TrialOutput | Unreadable, None, None]:
+    """Run one trial. It runs in a thread of its own, so that its events can leave while it goes on."""
+    if versions != VERSIONS:
+        wrong, wanted = next((name, value) for name, value in versions.items() if VERSIONS[name] != value)
+        raise InputError(
+            f"a node of the Ray cluster has {wrong} {VERSIONS[wrong]}, this machine {wanted}",
+            place=f"node {platform.node()}",
+            hint="results would depend on where a trial runs: install the same version on all of them",
+        )
+    said: queue.SimpleQueue[Event | TrialOutput | Unreadable] = queue.SimpleQueue()
+
+    def trial() -> None:
+        try:
+            try:
+                task = pickle.loads(parcel[0], buffers=parcel[1])
+            except Exception as error:
+                said.put(Unreadable(headline(error)))
+                return
+            said.put(attempt(task, key, said.put))
+        except BaseException as error:  # such as SystemExit, which would end this thread only
+            said.put(failed(key, headline(error), 0.0))
+
+    with luggage.unpacked():
+        threading.Thread(target=trial, daemon=True).start()
+        while True:
+            message = said.get()
+            yield message
+            if isinstance(message, TrialOutput | Unreadable):
+                return

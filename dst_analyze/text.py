@@ -1,0 +1,72 @@
+"""Text for people: names that come from strangers made inert, numbers made short, tables that fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from textwrap import fill
+
+from rich.cells import cell_len
+
+NARROWEST_NAME = 12
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def visible(text: str) -> str:
+    """Text without anything a terminal would obey: escapes, bidirectional marks and the like are spelt out."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def elide(name: str, width: int) -> str:
+    """A name on one line of at most so many cells; the middle goes, as names differ at both ends."""
+    name = visible(name).replace("\n", "\\n")
+    if cell_len(name) <= width:
+        return name
+    head, tail = name[:width], name[-width:]
+    while cell_len(head) > (width - 1) // 2:
+        head = head[:-1]
+    while cell_len(head) + 1 + cell_len(tail) > width:
+        tail = tail[1:]
+    return f"{head}…{tail}"
+
+
+def short(number: float | None) -> str:
+    """Three digits and a unit: 1234567 as 1.23M."""
+    if number is None or math.isnan(number):
+        return "–"
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= 0.9995 * size:
+            scaled = number / size
+            return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f}{unit}"
+    return f"{number:.0f}"
+
+
+def spreadsheet_name(name: str) -> str:
+    """A name that a spreadsheet takes for text: one that begins like a formula gets an apostrophe before it."""
+    return f"'{name}" if name[:1] in (*_FORMULA, "'") and name else name
+
+
+def from_spreadsheet(cell: str) -> str:
+    """The name behind such a cell; other cells are names already."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in (*_FORMULA, "'") and len(cell) > 1 else cell
+
+
+def wrapped(sentences: Iterable[str], width: int) -> list[str]:
+    """Sentences made inert and broken into lines, one below the other."""
+    return [fill(visible(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in sentences]
+
+
+def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Names to the left, values to the right of them; names give way where it is too wide for a terminal."""
+    values = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(1, len(heads))]
+    room = max(NARROWEST_NAME, width - sum(values) - 2 * len(values))
+    names = [elide(row[0], room) for row in rows]
+    first = max(cell_len(name) for name in [heads[0], *names])
+
+    def line(name: str, cells: Sequence[str]) -> str:
+        padded = (" " * (size - cell_len(cell)) + cell for cell, size in zip(cells, values, strict=True))
+        return "  ".join([name + " " * (first - cell_len(name)), *padded]).rstrip()
+
+    body = [line(name, row[1:]) for name, row in zip(names, rows, strict=True)]
+    head = line(heads[0], heads[1:])
+    return "\n".join([head, "─" * max(map(cell_len, [head, *body])), *body])
