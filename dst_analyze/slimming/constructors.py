@@ -64,7 +64,7 @@ class Imports:
 
 def construct(module: nn.Module, imports: Imports) -> str:
     """The expression that builds a layer like this one, with weights of its own."""
-    kind = _written_as(type(module))
+    kind: Any = _written_as(type(module))
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
