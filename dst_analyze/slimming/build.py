@@ -13,10 +13,10 @@ from torch import fx, nn
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.slimming.coupling import Coupling, couple
+from dst_analyze.slimming.coupling import couple, example_tensors
 from dst_analyze.slimming.fit_calls import Site, fit_call
 from dst_analyze.slimming.fit_modules import fit_module
-from dst_analyze.slimming.groups import Mask
+from dst_analyze.slimming.groups import Coupling, Mask
 from dst_analyze.slimming.tensors import canonical_names, named_tensors
 from dst_analyze.slimming.widths import Slimming
 
@@ -43,7 +43,7 @@ def slim(
     with preserved(), looking(), torch.no_grad():
         built = _assembled(traced.graph_module, slimming, weights)
         built.meta["inputs"] = [(tuple(tensor.shape), tensor.dtype) for tensor in traced.inputs.tensors()]
-        _Fitter(built, slimming).run(*(tensor.clone() for tensor in traced.inputs.tensors()))
+        _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
         built.graph.eliminate_dead_code()
@@ -101,13 +101,16 @@ def planned_shapes(coupling: Coupling, removal: Removal) -> dict[str, tuple[int,
     return {name: layout.shape_after(keep) for name, layout in coupling.parameters.items()}
 
 
-def first_difference(module: fx.GraphModule, slimming: Slimming, inputs: list[torch.Tensor]) -> str:
-    """The first node whose result does not have the shape the coupling promises; empty if there is none."""
+def first_difference(
+    module: fx.GraphModule, traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None
+) -> str:
+    """The first node of a slim model whose result does not have the planned shape; empty if there is none."""
+    coupling = coupling or couple(traced)
     try:
-        with torch.no_grad():
-            _Checker(module, slimming).run(*inputs)
+        with preserved(module), torch.no_grad():
+            _Checker(module.eval(), Slimming(coupling, kept_units(coupling, removal))).run(*example_tensors(traced))
     except ShapeError as error:
-        return str(error)
+        return error.cause
     return ""
 
 

@@ -47,6 +47,7 @@ class Call:
     kwargs: dict[str, Any]
     result: Any  # the example's value; of it a rule may use shapes
     op: str
+    place: str  # the module the call is made in, and where its forward is written
     run: Callable[[tuple[Any, ...], dict[str, Any]], Any]  # the operation itself, to be run on labels
     indices: Callable[[], tuple[Any, ...]]  # the arguments with the example's own tensors
 
@@ -94,7 +95,7 @@ class Call:
     # Findings.
 
     def reason(self, why: str) -> Reason:
-        return Reason(why, self.op, self.node.name, place_of_node(self.node))
+        return Reason(why, self.op, self.node.name, self.place)
 
     def freeze(self, families: Iterable[torch.Tensor], why: str) -> None:
         for family in families:
@@ -159,16 +160,15 @@ def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def place_of_node(node: fx.Node) -> str:
+def place_of(node: fx.Node, root: type[nn.Module]) -> str:
     """The module a node was recorded in, and where its forward is written."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    path, kind = list(stack.values())[-1]
+    stack = [("", root), *node.meta.get("nn_module_stack", {}).values()]
     if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
-        path, kind = list(stack.values())[-2]
+        stack.pop()
+    path, kind = stack[-1]
     code = getattr(inspect.getattr_static(kind, "forward", None), "__code__", None) if isinstance(kind, type) else None
-    return f"{path} ({code.co_filename}:{code.co_firstlineno})" if code else str(path)
+    written = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{path} ({written})" if path and written else written or str(path)
 
 
 # --- the table --------------------------------------------------------------------------------------------------

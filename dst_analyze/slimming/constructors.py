@@ -25,6 +25,9 @@ _RECURRENT_DEFAULTS = {
 _HARMLESS = {"__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters"}
 
 
+_TORCH_LAYERS = frozenset(kind for kind in vars(nn).values() if isinstance(kind, type)) - {nn.Module}
+
+
 class Imports:
     """What the file has to import."""
 
@@ -69,7 +72,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
         return f"StochasticDepth({literal(float(module.p))}, {literal(str(module.mode))})"  # type: ignore[arg-type]
-    elif vars(nn).get(kind.__name__) is kind:
+    elif kind in _TORCH_LAYERS:
         name = f"nn.{kind.__name__}"
     else:
         name = imports.name(kind.__module__, kind.__name__)
@@ -85,7 +88,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
 def _written_as(kind: type[nn.Module]) -> Any:
     """A subclass that only builds itself differently is its torch.nn base."""
     for cls in kind.__mro__:
-        if cls is not nn.Module and vars(nn).get(cls.__name__) is cls:
+        if cls in _TORCH_LAYERS:
             return cls
         if any(callable(v) or isinstance(v, property) for key, v in vars(cls).items() if key not in _HARMLESS):
             return kind

@@ -10,21 +10,35 @@ from __future__ import annotations
 import torch
 
 from dst_analyze.model.preserve import looking, preserved
-from dst_analyze.model.tracing import TracedModel
+from dst_analyze.model.tracing import LayerFacts, TracedModel
 from dst_analyze.slimming.grouping import Grouping
-from dst_analyze.slimming.groups import Coupling
+from dst_analyze.slimming.groups import Coupling, Group, Member
 from dst_analyze.slimming.label_run import LabelRun
-
-__all__ = ["Coupling", "couple"]
+from dst_analyze.slimming.labels import Reason
 
 
 def couple(traced: TracedModel) -> Coupling:
-    """The coupling of a traced model; without a graph nothing is known, and nothing is offered."""
+    """The coupling of a traced model; without a graph nothing is known of its channels, so all of them stay."""
     if traced.graph_module is None:
-        return Coupling((), {}, {}, {}, 0)
+        return Coupling(tuple(_unknown(layer, traced) for layer in traced.layers), {}, {}, {}, 0)
     names = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
-    run = LabelRun(traced.graph_module, {opaque.name for opaque in traced.graph.opaque})
+    run = LabelRun(traced.graph_module, {opaque.name for opaque in traced.graph.opaque}, type(traced.model))
     with preserved(), looking(), torch.no_grad():
-        run.run(*(tensor.clone() for tensor in traced.inputs.tensors()))
+        run.run(*example_tensors(traced))
     run.space.close()
     return Grouping(run, names).coupling()
+
+
+def _unknown(layer: LayerFacts, traced: TracedModel) -> Group:
+    why = next((opaque for opaque in traced.graph.opaque), None)
+    reason = Reason("the model has no graph", why.reason if why else "", "", why.place if why else "")
+    return Group(layer.name, (), (Member(layer.parameter, 0, layer.name, "produces"),), 0, (reason,), ())
+
+
+def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
+    """The example, of its batch no more than two: channels are the same in all of it."""
+    size = traced.inputs.batch_size
+    tensors = [tensor.clone() for tensor in traced.inputs.tensors()]
+    if size <= 2 or any(note.startswith("holds for batch size") for note in traced.notes):
+        return tensors
+    return [tensor[:2] if tensor.ndim and tensor.shape[0] == size else tensor for tensor in tensors]

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from dst_analyze.model.symbolic import is_stochastic
 from dst_analyze.slimming import elementwise, layers, recurrent, shapes  # noqa: F401  (each fills the table of rules)
-from dst_analyze.slimming.calls import Act, Call, mapped_acts, op_name, rule_for
+from dst_analyze.slimming.calls import Act, Call, mapped_acts, op_name, place_of, rule_for
 from dst_analyze.slimming.labels import LabelSpace, Reason, spread
 from dst_analyze.slimming.recurrent import frozen_module
 from dst_analyze.slimming.tensors import canonical_names
@@ -20,12 +20,12 @@ from dst_analyze.slimming.tensors import canonical_names
 class LabelRun(fx.Interpreter):
     """Runs the example, and beside every tensor its labels."""
 
-    def __init__(self, module: fx.GraphModule, opaque: set[str]) -> None:
+    def __init__(self, module: fx.GraphModule, opaque: set[str], root: type[nn.Module]) -> None:
         super().__init__(module)
         self.space = LabelSpace()
         self.labels: dict[fx.Node, Any] = {}
         self.numbers: dict[str, Any] = {}
-        self._opaque = opaque
+        self._opaque, self._root = opaque, root
         self._names = canonical_names(module)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -69,6 +69,7 @@ class LabelRun(fx.Interpreter):
             kwargs=kwargs,
             result=result,
             op=op_name(n, module),
+            place=place_of(n, self._root),
             run=lambda a, k: self._again(n, a, k),
             indices=real,
         )
@@ -91,6 +92,10 @@ class LabelRun(fx.Interpreter):
     def _not_understood(self, call: Call) -> Any:
         families = [family for act in call.acts for family in act.families]
         call.freeze(families, "an operation that is not understood")
+        for name, tensor in call.module.named_parameters() if call.module is not None else ():
+            full = self._names[f"{call.node.target}.{name}"]
+            for dim in (dim for dim in range(tensor.ndim) if tensor.shape[dim] > 1):
+                call.freeze([self.space.of(full, dim, tensor.shape[dim])], "an operation that is not understood")
         return frozen_module(call)
 
     def _arguments(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -116,8 +116,13 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
     present = [family for family in families if family is not None]
     dims = {dim for family in present for dim in varying(family)}
     widest = max(present, key=lambda family: len(varying(family)))
-    for family in present:
-        if family is not widest:
+    for act, family in zip(acts, families, strict=True):
+        if family is None or family is widest:
+            continue
+        if act.constant and _within_heads(family, widest):
+            call.space.freeze(family, call.reason("shared by all heads"))
+            call.space.join_along(widest, varying(family), call.reason("shared by all heads"))
+        else:
             call.space.join(widest, family, call.reason("meets an axis of fixed size"))
     for act in (act for act, family in zip(acts, families, strict=True) if family is None):
         fixed = {dim for dim in dims if act.shape[dim] > 1}
@@ -127,3 +132,12 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
         elif fixed:
             call.space.join_along(widest, fixed, call.reason("meets an axis of fixed size"))
     return widest
+
+
+def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:
+    """Whether a weight or a table runs along the inner of several axes only: it is the same for every head.
+
+    Then either the same channels leave every head, or whole heads leave and it stays as it is. Heads it is.
+    """
+    inner, all_ = set(varying(family)), set(varying(widest))
+    return inner < all_ and max(all_) in inner

@@ -149,7 +149,7 @@ def _children(module: nn.Module) -> list[tuple[str, Any]]:
 _BLOCK = '''class Block(nn.Module):
     """A named part of the model; what it does is written in the model's forward."""
 
-    def __init__(self, **parts: object) -> None:
+    def __init__(self, /, **parts: object) -> None:
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)'''
