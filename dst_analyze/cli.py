@@ -149,6 +149,37 @@ def model_options(command: Decorated) -> Decorated:
     return command
 
 
+def slim_options(command: Decorated) -> Decorated:
+    """How small a model should become, and how."""
+    for option in (
+        click.option("--rule", type=click.Choice(["density", "sqrt", "units"]), help="How a budget is shared out."),
+        click.option("--include-unclear", is_flag=True, help="Narrow layers too that the ranking calls unclear."),
+        click.option(
+            "--keep", multiple=True, metavar="PATTERN", help="Leave such layers as wide as they are; repeatable."
+        ),
+        click.option("--min-width", type=click.IntRange(1), metavar="N", help="No layer narrower.  [default: 1]"),
+        click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths in multiples of N.  [default: 8]"),
+        click.option(
+            "--target-latency", type=float, metavar="SHARE", help="... of its measured time for a forward pass."
+        ),
+        click.option("--target-macs", type=float, metavar="SHARE", help="... of its MACs."),
+        click.option(
+            "--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep.  [default: 0.5]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "include_unclear", "rule")
+
+
+def _slim_asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a suggestion, taken out of all others."""
+    asked = {name: value for name in _SLIM if (value := options.pop(name, None)) not in (None, (), False)}
+    return asked if any(name.startswith("target_") for name in asked) else {"target_params": 0.5, **asked}
+
+
 @commands.command(DEFAULT, hidden=True, add_help_option=False)
 @model_options
 @click.option(
@@ -264,6 +295,62 @@ def analyze(
         return 0 if record.complete else 1
     finally:
         processes.cool_down()
+
+
+@commands.command()
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@slim_options
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write.  [default: the run folder]"
+)
+@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
+    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
+    from dst_analyze.slimming.plan import suggest_widths
+    from dst_analyze.slimming.suggestion import task_of, write_suggestion
+    from dst_analyze.sweep.reading import read_run
+    from dst_analyze.terminal import console, plan_table, plan_words, show, visible
+
+    record = read_run(run_folder)
+    with redirect_stdout(sys.stderr):
+        traced = task_of(record, data_root=data_root).traced
+        plan = suggest_widths(traced, record, **_slim_asked(options))
+        written = write_suggestion(out or record.folder, traced, plan)
+    stdout = console()
+    show(stdout, plan_table(plan, stdout.width), *map(visible, plan_words(plan)))
+    click.echo(f"\nsource      {visible(str(written.source))}")
+    if out is None:
+        click.echo(f"prove it    {PROGRAM} verify {visible(str(run_folder))}")
+
+
+@commands.command()
+@click.argument("run_folder", type=click.Path(path_type=Path))
+@click.option(
+    "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each model."
+)
+@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
+    """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
+    from dst_analyze.slimming.suggestion import read_plan, task_of, write_verification
+    from dst_analyze.slimming.verify import verify_plan
+    from dst_analyze.sweep.layout import VERIFIED
+    from dst_analyze.sweep.reading import read_run
+    from dst_analyze.terminal import console, show, verification_table, visible
+
+    record, plan = read_run(run_folder), read_plan(run_folder)
+    stderr = console(stderr=True)
+
+    def said(name: str, seed: int, score: float | None) -> None:
+        show(stderr, f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}")
+
+    with redirect_stdout(sys.stderr):
+        task = task_of(record, data_root=data_root)
+        found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=run_folder / VERIFIED, listener=said)
+    write_verification(run_folder, found)
+    stdout = console()
+    show(stdout, verification_table(found, stdout.width), "", visible(found.verdict))
 
 
 @commands.command()

@@ -21,6 +21,8 @@ from dst_analyze.text import visible as visible
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
     from dst_analyze.ranking.result import Ranking
+    from dst_analyze.slimming.plan import SlimPlan
+    from dst_analyze.slimming.verify import Verification
     from dst_analyze.sweep.record import Note, SweepRecord
 
 _GAP = 3  # what rich puts between two columns of this box
@@ -106,6 +108,49 @@ def layer_table(traced: TracedModel, width: int) -> Table:
         for layer in traced.layers
     ]
     return _table(["kind", "shape", "params", "MACs", "rung"], [layer.name for layer in traced.layers], rows, width)
+
+
+def plan_table(plan: SlimPlan, width: int) -> Table:
+    """Each group's width before and after, and how dense the sweep left it."""
+    rows = [
+        [str(g.width), str(g.new_width), "–" if g.density is None else f"{100 * g.density:.1f}", elide(g.reason, 40)]
+        for g in plan.groups
+    ]
+    return _table(["width", "becomes", "density %", ""], [group.group for group in plan.groups], rows, width)
+
+
+def plan_words(plan: SlimPlan) -> Iterator[str]:
+    """What a plan saves, and what stands in its way."""
+    yield ""
+    yield f"parameters {short(plan.params)} -> {short(plan.new_params)} ({plan.new_params / plan.params:.1%})"
+    if plan.macs and plan.new_macs is not None:
+        yield f"MACs       {short(plan.macs)} -> {short(plan.new_macs)} ({plan.new_macs / plan.macs:.1%})"
+    if plan.latency is not None:
+        yield f"latency    {plan.latency:.1%} of the dense model's, measured here"
+    yield from plan.notes
+    reasons: dict[str, list[str]] = {}
+    for frozen in plan.frozen:
+        reasons.setdefault(frozen.reason, []).append(frozen.group)
+    for reason, groups in reasons.items():
+        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+        yield f"frozen: {', '.join(elide(name, 40) for name in groups[:3])}{more}: {reason}"
+
+
+def verification_table(found: Verification, width: int) -> Table:
+    """The contenders side by side."""
+    rows = []
+    for row in found.table.itertuples():
+        half = (row.high - row.low) / 2
+        spread = f"± {_score(half, found.score)}" if math.isfinite(half) else ""
+        rows.append(
+            [
+                _score(row.score, found.score), spread, short(row.params), short(row.macs),
+                f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
+            ]
+        )  # fmt: skip
+    unit = "accuracy %" if found.score == "accuracy" else "loss"
+    heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
+    return _table(heads, [entry.name for entry in found.entries], rows, width)
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:

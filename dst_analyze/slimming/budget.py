@@ -46,15 +46,23 @@ DEFAULT_RULE = "density"
 
 @dataclass(frozen=True)
 class Limits:
-    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches."""
+    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches.
+
+    ``unclear`` are layers about which too little is known to narrow them.
+    """
 
     round_to: int = 8
     min_width: int = 1
     keep: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
 
-    def kept(self, group: Group) -> bool:
-        names = (group.name, *group.layers("produces"))
-        return any(fnmatchcase(name, pattern) for name in names for pattern in self.keep)
+    def kept(self, group: Group) -> str:
+        """Why a group stays as it is; empty if it need not."""
+        layers = group.layers("produces")
+        if any(fnmatchcase(name, pattern) for name in (group.name, *layers) for pattern in self.keep):
+            return "kept, as asked"
+        unclear = [layer for layer in layers if layer in self.unclear]
+        return f"unclear in the ranking ({', '.join(unclear[:3])})" if unclear and len(unclear) == len(layers) else ""
 
     def steps(self, group: Group) -> list[int]:
         """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""

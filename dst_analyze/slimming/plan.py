@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from dst_analyze.errors import FolderError, ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.verdict import NOT_MEASURED, UNCLEAR
 from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, widths_for
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
@@ -121,17 +123,25 @@ def suggest_widths(
     min_width: int = 1,
     keep: Sequence[str] = (),
     rule: str = DEFAULT_RULE,
+    include_unclear: bool = False,
     coupling: Coupling | None = None,
 ) -> SlimPlan:
     """Widths for a share of the model's parameters, MACs or measured latency, or all of them, from a sweep's record.
 
-    Latency is that of a forward pass over the example on the machine this runs on.
+    Latency is that of a forward pass over the example on the machine this runs on. Groups made by layers that the
+    ranking calls unclear are left alone, unless ``include_unclear``.
     """
     coupling = coupling or couple(traced)
     evidence = sweep_evidence(coupling, record)
-    limits = Limits(round_to, min_width, tuple(keep))
+    limits = Limits(round_to, min_width, tuple(keep), unclear=() if include_unclear else unclear_layers(record))
     asked = {"params": target_params, "macs": target_macs, "latency": target_latency}
     return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
+
+
+def unclear_layers(record: SweepRecord) -> tuple[str, ...]:
+    """Layers of which the ranking cannot say whether they are redundant or needed."""
+    table = rank_layers(record).table
+    return tuple(table.loc[table["label"].isin((UNCLEAR, NOT_MEASURED)), "layer"])
 
 
 def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
@@ -169,6 +179,11 @@ def plan_widths(
     for name, share in wanted.items():
         if not 0 < share < 1:
             raise OptionError(f"{share} is not a share between 0 and 1", place=f"--target-{name}", hint="such as 0.5")
+    if traced.graph_module is not None and coupling.removable and all(map(limits.kept, coupling.removable)):
+        raise ModelError(
+            f"nothing may be removed: every group of channels is {limits.kept(coupling.removable[0])}",
+            hint="more seeds or steps make a ranking clearer; --include-unclear goes by the densities as they are",
+        )
     if traced.graph_module is None or not coupling.removable:
         raise ModelError(
             "no channels of this model can be removed",
@@ -245,7 +260,7 @@ def plan_of(
                 removed=tuple(sorted(order[: group.width - width].tolist())),
                 units=group.width,
                 density=round(evidence[group.name].density, 4),
-                reason="kept, as asked" if limits.kept(group) else "",
+                reason=limits.kept(group),
             )
         )
     removal = {group.group: group.removed for group in groups if group.removed}
@@ -295,7 +310,7 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
             group.new_width <= max(limits.min_width, limits.round_to) for group in plan.groups if not group.reason
         )
         if reached[name] > share and least:
-            why = "every group is at its floor, and the rest cannot be removed (see what is frozen)"
+            why = "every group that may be narrowed is at its floor, and the rest stays (frozen, kept or unclear)"
         elif reached[name] > share:
             why = f"widths are multiples of {limits.round_to}"
         else:

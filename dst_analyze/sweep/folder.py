@@ -28,18 +28,18 @@ from dst_analyze.sweep.files import (
 )
 from dst_analyze.sweep.layout import (
     CONFIG,
+    DERIVED,
     HEAD,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
     MASKS,
     READINGS,
-    REPORT,
     RESULT,
     STEPS,
-    TABLE,
     TIMING,
     TRIALS,
+    VERIFIED,
     foreign,
     foreign_in_trial,
     is_blank,
@@ -131,7 +131,7 @@ def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator
         again = {*seen.damaged, *(seen.failed if existing == "retry" else ())}
         _check_replaceable(path, again)
         if not seen.complete or again:
-            for derived in (TABLE, REPORT):
+            for derived in DERIVED:
                 (path / derived).unlink(missing_ok=True)  # of fewer trials than there will be
         yield RunFolder(path, head.config, head.manifest, again)
 
@@ -195,7 +195,7 @@ def _start(path: Path, head: Head) -> None:
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            for name in (REPORT, TABLE, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():

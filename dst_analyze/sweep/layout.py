@@ -12,10 +12,15 @@ from dst_analyze.sweep.record import SweepConfig, TrialKey
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 HEAD = (MANIFEST, CONFIG, LAYERS)
 TABLE, REPORT = "table.csv", "report.html"
+PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
+CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
+VERIFICATION, VERIFIED = "verification.json", "verified"
+DERIVED = (TABLE, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
+"""Made from the trials, or from what was made from them."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
 
-_OURS = {CONFIG, MANIFEST, LAYERS, SUMS, TRIALS, TABLE, REPORT, LOCK, OWNER}
+_OURS = {CONFIG, MANIFEST, LAYERS, SUMS, TRIALS, *DERIVED, VERIFIED, LOCK, OWNER}
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
 LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")

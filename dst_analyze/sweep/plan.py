@@ -157,6 +157,7 @@ def _planned(
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
+        name=data if isinstance(data, str) else "",
         stand_in=stand_in,
         score="accuracy" if task.accuracy else "loss",
         scored_on="test" if found.test else "train",

@@ -212,6 +212,7 @@ class DataSummary(Json):
     """Which data the sweep saw. ``stand_in``: not the user's, so the pattern is only as good as the likeness."""
 
     description: str
+    name: str = ""  # as given to --data
     stand_in: bool
     score: Literal["accuracy", "loss"]
     scored_on: Literal["test", "train"]

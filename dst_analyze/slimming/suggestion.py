@@ -1,0 +1,87 @@
+"""The suggestion in a run folder: the plan, the slim model as source with its weights, and what to change where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from dst_analyze.errors import OptionError
+from dst_analyze.model.tracing import TracedModel
+from dst_analyze.slimming.changes import changed_lines, pruning_ratios
+from dst_analyze.slimming.plan import SlimPlan, slim_model
+from dst_analyze.slimming.source import write_source
+from dst_analyze.slimming.verify import Verification
+from dst_analyze.sweep.files import write_csv, write_text
+from dst_analyze.sweep.layout import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
+from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.reading import read_json
+from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.sources import DEFAULT_ROOT
+from dst_analyze.sweep.trial import Task
+from dst_analyze.text import spreadsheet_name
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """What was written where."""
+
+    plan: SlimPlan
+    model: fx.GraphModule
+    folder: Path
+
+    @property
+    def source(self) -> Path:
+        return self.folder / SLIM_SOURCE
+
+
+def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Suggestion:
+    """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
+    model = slim_model(traced, plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_source(model, folder / SLIM_SOURCE)
+    lines = changed_lines(traced, model)
+    lines["layer"] = [spreadsheet_name(name) for name in lines["layer"]]
+    write_csv(folder / CHANGES, lines)
+    write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
+    write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
+    return Suggestion(plan, model, folder)
+
+
+def read_plan(folder: Path) -> SlimPlan:
+    return SlimPlan.load(folder / PLAN)
+
+
+def write_verification(folder: Path, verification: Verification) -> None:
+    write_text(folder / VERIFICATION, verification.model_dump_json(indent=1) + "\n")
+
+
+def read_verification(folder: Path) -> Verification | None:
+    path = folder / VERIFICATION
+    return read_json(path, Verification) if path.exists() else None
+
+
+def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
+    """What a run trained, made again from the model's own code; refused if that has changed since."""
+    config = record.config
+    if ":" not in config.model and not config.model.endswith(".py"):
+        raise OptionError(
+            f"this run was made from an object in memory ({config.model}), which only its program can make again",
+            place=str(record.folder),
+            hint="use suggest_widths, slim_model and verify_plan in that program",
+        )
+    left_out = {"model", "model_args", "model_sha256", "data"}
+    options: Mapping[str, Any] = {n: getattr(config, n) for n in type(config).model_fields if n not in left_out}
+    plan = plan_sweep(
+        config.model,
+        record.manifest.data.name or None,
+        model_args=config.model_args,
+        out=record.folder,
+        data_root=data_root or DEFAULT_ROOT,
+        **options,
+    )
+    return plan.task
