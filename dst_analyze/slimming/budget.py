@@ -18,6 +18,7 @@ Rule = Callable[[GroupEvidence, float], float]
 
 TOLERANCE = 0.02
 """How far a reached budget may lie from the one asked for, as a share of it."""
+_STRAYED = 0.1  # of its width, that a group may be off to give the others' rounding back
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
 
@@ -31,13 +32,8 @@ def _by_root(evidence: GroupEvidence, generosity: float) -> float:
 
 
 def _by_units(evidence: GroupEvidence, generosity: float) -> float:
-    """Units stay that are denser than a bar which is the same for all groups; between two of them by halves."""
-    bar, units = 1 / generosity, evidence.sorted_units
-    whole = int((units >= bar).sum())
-    if whole == len(units):
-        return 1.0
-    above = units[whole - 1] if whole else max(1.0, bar)
-    return float((whole + (above - bar) / (above - units[whole] + 1e-12)) / len(units))
+    """Every unit by its own density: a group of a few dense units and many empty ones keeps the few."""
+    return float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
 
 
 RULES: dict[str, Rule] = {"density": _by_density, "sqrt": _by_root, "units": _by_units}
@@ -116,7 +112,7 @@ def _balanced(
         moves = []
         for name, width in widths.items():
             at = allowed[name].index(width) + (1 if up else -1)
-            if 0 <= at < len(allowed[name]):
+            if 0 <= at < len(allowed[name]) and _near(allowed[name], at, wanted[name]):
                 new = {**widths, name: allowed[name][at]}
                 strayed = (width - wanted[name]) / max(wanted[name], 1)
                 moves.append((abs(cost(new) - most), strayed if up else -strayed, new))
@@ -128,6 +124,13 @@ def _balanced(
             break
         seen.add(tuple(widths.values()))
     return widths
+
+
+def _near(steps: list[int], at: int, wanted: float) -> bool:
+    """Whether a width is one of the two around the wanted one, or nearly: no cheap group is to pay for all others."""
+    low = max((step for step in steps if step <= wanted), default=steps[0])
+    high = min((step for step in steps if step >= wanted), default=steps[-1])
+    return low <= steps[at] <= high or abs(steps[at] - wanted) <= _STRAYED * wanted
 
 
 class Costs:

@@ -1,0 +1,264 @@
+"""Widths under a budget, plans, and the proof of a plan."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sweep import FILE, TEST, TRAIN
+from torch import nn
+
+from dst_analyze.cli import main
+from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.model.tracing import trace_model
+from dst_analyze.slimming.budget import RULES, Limits, widths_for
+from dst_analyze.slimming.changes import changed_lines, pruning_ratios
+from dst_analyze.slimming.coupling import couple
+from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
+from dst_analyze.slimming.plan import SlimPlan, costs_of, plan_widths, slim_model
+from dst_analyze.slimming.verify import Entry, Verification, verify_plan
+from dst_analyze.sweep.plan import plan_sweep
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 96), nn.ReLU(), nn.Linear(96, 10),
+    )  # fmt: skip
+
+
+TRACED = trace_model(net(), torch.zeros(2, 1, 8, 8))
+COUPLING = couple(TRACED)
+COSTS = costs_of(TRACED, COUPLING)
+NAMES = [group.name for group in COUPLING.removable]
+
+
+def evidence(*densities):
+    return {g.name: GroupEvidence.equal(g.width, d) for g, d in zip(COUPLING.removable, densities, strict=True)}
+
+
+def planned(found, limits=None, **asked):
+    return plan_widths(TRACED, COUPLING, found, limits=limits or Limits(1), asked=asked)
+
+
+densities = st.lists(st.floats(0.01, 1), min_size=3, max_size=3)
+
+
+def test_the_net_has_three_groups():
+    assert NAMES == ["0", "2", "7"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(densities, st.sampled_from([*RULES]), st.floats(0.1, 0.9), st.sampled_from(["params", "macs"]))
+def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
+    cost = getattr(COSTS, what)
+    widths = widths_for(COUPLING.removable, evidence(*found), RULES[rule], Limits(1), cost, share * cost({}))
+    # Within the tolerance, or one unit more of something would be too much.
+    unit = max(cost({**widths, g.name: widths[g.name] + 1}) - cost(widths) for g in COUPLING.removable)
+    assert abs(cost(widths) - share * cost({})) <= max(0.02 * share * cost({}), unit)
+    kept = {group.name: widths[group.name] / group.width for group in COUPLING.removable}
+    order = np.argsort(found)
+    shares = [kept[NAMES[i]] for i in order]
+    assert all(a <= 1.2 * b + 0.1 for a, b in itertools.pairwise(shares))  # but for giving rounding back
+
+
+@settings(max_examples=30, deadline=None)
+@given(densities, st.floats(0.15, 0.85), st.integers(1, 16), st.integers(1, 24))
+def test_widths_keep_to_their_limits(found, share, round_to, min_width):
+    limits = Limits(round_to, min_width, keep=("2",))
+    widths = widths_for(
+        COUPLING.removable, evidence(*found), RULES["density"], limits, COSTS.params, share * COSTS.params({})
+    )
+    assert "2" not in widths
+    for group in COUPLING.removable:
+        width = widths.get(group.name, group.width)
+        assert min(min_width, group.width) <= width <= group.width
+        assert width == group.width or width % round_to == 0 or width == min(min_width, group.width)
+
+
+@settings(max_examples=30, deadline=None)
+@given(densities, st.sampled_from(["density", "sqrt", "units"]))
+def test_more_budget_is_never_narrower(found, rule):
+    def at(share):
+        return widths_for(
+            COUPLING.removable, evidence(*found), RULES[rule], Limits(1), COSTS.params, share * COSTS.params({})
+        )
+
+    less, more = at(0.3), at(0.6)
+    assert all(less[name] <= more[name] + 1 for name in less)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_costs_are_those_of_the_model_that_is_built(share):
+    plan = planned(evidence(0.3, 0.9, 0.5), params=share)
+    widths = {g.group: g.units - len(g.removed) for g in plan.groups}
+    assert COSTS.params(widths) == pytest.approx(plan.new_params, abs=0.01)
+    assert plan.new_params / plan.params == pytest.approx(share, rel=0.02)
+    assert plan.new_macs == trace_model(slim_model(TRACED, plan), torch.zeros(2, 1, 8, 8)).macs
+    assert not plan.notes
+
+
+def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
+    plan = planned(evidence(0.3, 0.9, 0.5), params=0.6, macs=0.2)
+    assert plan.new_params / plan.params <= 0.6
+    assert plan.new_macs / plan.macs == pytest.approx(0.2, rel=0.02)
+    far = planned(evidence(0.3, 0.9, 0.5), Limits(8, keep=("2", "7")), params=0.1)
+    assert any("at its floor" in note for note in far.notes)
+    assert {g.group: g.reason for g in far.groups if g.reason} == {"2": "kept, as asked", "7": "kept, as asked"}
+
+
+def test_the_thinnest_units_go_first_and_of_equals_the_smallest():
+    found = evidence(1.0, 1.0, 1.0)
+    units = np.full(32, 0.9)
+    units[[3, 5, 7]] = 0.1
+    found["0"] = GroupEvidence(0.8, units, -np.sort(-units))
+    plan = planned(found, Limits(1, keep=("2", "7")), params=0.97)
+    gone = next(g.removed for g in plan.groups if g.group == "0")
+    assert {3, 5, 7} <= set(gone) or set(gone) <= {3, 5, 7}
+    sizes = TRACED.model[0].weight.detach().flatten(1).square().sum(1)
+    plan = planned(evidence(1.0, 1.0, 1.0), Limits(1, keep=("2", "7")), params=0.95)
+    gone = next(g.removed for g in plan.groups if g.group == "0")
+    assert set(gone) == set(sizes.argsort()[: len(gone)].tolist())
+
+
+def test_evidence_is_seen_from_both_ends():
+    layers = {layer.name: layer.parameter for layer in TRACED.layers}
+    full = {name: np.ones(TRACED.model.get_parameter(p).shape, bool) for name, p in layers.items()}
+    masks = {name: mask.copy() for name, mask in full.items()}
+    masks["0"][:16] = False  # half of the rows that make group 0
+    masks["2"][:, 24:] = False  # a quarter of the columns that read it
+    found = from_masks(COUPLING, layers, [masks])["0"]
+    assert found.units[20] == 1
+    assert found.units[30] == found.units[3] == pytest.approx(math.sqrt(1e-3))
+    assert found.density == pytest.approx(found.units.mean())
+    assert list(found.sorted_units) == sorted(found.units, reverse=True)
+    both = from_masks(COUPLING, layers, [masks, full])["0"]
+    assert both.units[3] == pytest.approx(math.sqrt(found.units[3]))
+    ratios = from_ratios(COUPLING, [{"0": 0.25, "2": 1.0, "7": 0.5, "9": 0.5}])
+    assert ratios["0"].density == 0.5
+    assert ratios["7"].density == 0.5
+    # Heads of the flattened 2x2 map: the readers of group 2 are four columns each.
+    masks = {name: mask.copy() for name, mask in full.items()}
+    masks["7"][:, 4:8] = False
+    assert np.flatnonzero(from_masks(COUPLING, layers, [masks])["2"].units < 1).tolist() == [1]
+
+
+def test_a_plan_goes_to_disk_and_fits_one_model_only(tmp_path):
+    plan = planned(evidence(0.3, 0.9, 0.5), params=0.5)
+    plan.save(tmp_path / "plan.json")
+    assert SlimPlan.load(tmp_path / "plan.json") == plan
+    model = net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    slim = slim_model(model, plan)
+    assert sum(p.numel() for p in slim.parameters()) == plan.new_params
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    other = net()
+    other[2] = nn.Conv2d(32, 60, 3, padding=1)
+    other[3], other[7] = nn.BatchNorm2d(60), nn.Linear(240, 96)
+    with pytest.raises(ModelError, match=r"2.weight is \[64, 32, 3, 3\] in the plan, \[60, 32, 3, 3\] in the model"):
+        slim_model(other, plan)
+    text = (tmp_path / "plan.json").read_text()
+    for damaged, said in ((text[:-30], "plan"), (text.replace('"schema_version": 1', '"schema_version": 9'), "schema")):
+        (tmp_path / "bad.json").write_text(damaged)
+        with pytest.raises(FolderError, match=said):
+            SlimPlan.load(tmp_path / "bad.json")
+    with pytest.raises(FolderError, match="no plan"):
+        SlimPlan.load(tmp_path / "none.json")
+
+
+def test_changed_lines_and_ratios_for_another_tool():
+    plan = planned(evidence(0.2, 1.0, 1.0), Limits(8, keep=("2", "7")), params=0.9)
+    width = next(g.new_width for g in plan.groups if g.group == "0")
+    lines = changed_lines(TRACED, slim_model(TRACED, plan)).set_index("layer")
+    assert list(lines.index) == ["0", "2"]
+    assert lines.loc["0", "before"] == "nn.Conv2d(1, 32, 3, padding=1)"
+    assert lines.loc["0", "after"] == f"nn.Conv2d(1, {width}, 3, padding=1)"
+    assert pruning_ratios(plan) == {"0": round(1 - width / 32, 4)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule", "said"),
+    [({}, "density", "how small"), ({"params": 1.5}, "density", "not a share"), ({"params": 0.5}, "best", "no rule")],
+)
+def test_what_makes_no_budget_is_refused(asked, rule, said):
+    with pytest.raises(OptionError, match=said):
+        plan_widths(TRACED, COUPLING, evidence(1, 1, 1), rule=rule, limits=Limits(), asked=asked)
+
+
+# --- the proof ------------------------------------------------------------------------------------------------------
+
+
+def entry(name, *scores):
+    return Entry(name=name, about="a model", params=1, macs=1, latency_ms=1.0, memory=1, scores=scores)
+
+
+def test_the_verdict_is_plain():
+    def said(slim, other, kind="accuracy"):
+        entries = entry("slim", *slim), entry("dense", *other), entry("uniform", *other)
+        return Verification(score=kind, steps=1, seeds=(0, 1, 2), entries=entries)
+
+    better = said((0.9, 0.91, 0.92), (0.8, 0.81, 0.82))
+    assert "It is better than uniform (a model) by 10 points" in better.verdict
+    assert "10 points above the dense model" in better.verdict
+    assert better.lead("uniform") == pytest.approx((0.1, 0.1, 0.1))
+    assert "worse than uniform" in said((0.8, 0.81, 0.82), (0.9, 0.91, 0.92)).verdict
+    assert "not shown to be better" in said((0.9, 0.8, 0.85), (0.85, 0.84, 0.83)).verdict
+    assert "It is better than uniform" in said((0.1, 0.11, 0.12), (0.3, 0.31, 0.32), "loss").verdict
+    assert "Nothing can be said" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
+    assert "not shown to be better" in said((0.9, None, None), (0.8, 0.7, 0.7)).verdict  # one pair says nothing
+
+
+def test_contenders_are_trained_alike_and_kept(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    task = plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=40, out=tmp_path / "run").task
+    coupling = couple(task.traced)
+    plan = plan_widths(
+        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(8), asked={"params": 0.5}
+    )
+    heard = []
+    options = {"seeds": 2, "keep_in": tmp_path / "kept"}
+    found = verify_plan(task, plan, **options, listener=lambda *said: heard.append(said))
+    assert [e.name for e in found.entries] == ["dense", "slim", "uniform", "random"]
+    assert found.entry("slim").scores == found.entry("uniform").scores  # of one group there is one way to thin it
+    assert found.entry("slim").params == plan.new_params < found.entry("dense").params
+    assert found.entry("slim").memory < found.entry("dense").memory
+    assert all(score > 0.5 for e in found.entries for score in e.scores)
+    assert len(heard) == 8
+    marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
+    (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
+    assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
+    other = plan_widths(
+        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(8), asked={"params": 0.25}
+    )
+    assert verify_plan(task, other, **options).entry("slim").scores != found.entry("slim").scores
+
+
+def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(FILE)
+    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    assert main(["verify", "run"]) == 2
+    assert "no plan" in capsys.readouterr().err
+    assert main(["slim", "run", "--target-params", "1.5"]) == 2
+    assert main(["slim", "run", "--target-params", "0.5", "--include-unclear", "--round-to", "1"]) == 0
+    assert "prove it" in capsys.readouterr().out
+    assert {"plan.json", "slim_model.py", "slim_model.safetensors", "changes.csv"} <= {
+        file.name for file in (tmp_path / "run").iterdir()
+    }
+    assert main(["verify", "run", "--seeds", "2"]) == 0
+    assert "uniform" in capsys.readouterr().out
+    assert main(["inspect", "run/slim_model.py"]) == 0  # it is a model file itself
+    assert main(["rank", "run"]) == 0  # and the folder is still a run folder
+    (tmp_path / "m.py").write_text(FILE.replace("hidden=24", "hidden=32"))
+    assert main(["slim", "run", "--include-unclear"]) == 2
+    assert "another run" in capsys.readouterr().err
+    assert (
+        main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--quiet", "--force", "--jobs", "1"])
+        == 0
+    )
+    assert not (tmp_path / "run" / "plan.json").exists()
