@@ -573,6 +573,13 @@ CASES: dict[str, Case] = {
         vectors(),
         _PLAIN,
     ),
+    "zeroed-in-place": Case(  # Swin v2's key bias: nothing reads the result of zero_(), and it matters
+        lambda: Net(
+            _zeroed, weight=nn.Parameter(torch.randn(8, 5)), bias=nn.Parameter(torch.randn(8)), head=nn.Linear(8, 4)
+        ),
+        vectors(),
+        {"weight": (4, 4), "weight#2": (4, 4)},
+    ),
     "written-over": Case(
         lambda: Net(_written_over, stem=nn.Linear(5, 8), other=nn.Linear(5, 4), head=nn.Linear(8, 4)),
         vectors(),
@@ -585,3 +592,9 @@ def _written_over(m: Net, x: torch.Tensor) -> torch.Tensor:
     y = m.stem(x).clone()
     y[:, :4] = m.other(x)
     return m.head(y)
+
+
+def _zeroed(m: Net, x: torch.Tensor) -> torch.Tensor:
+    bias = m.bias.clone()
+    bias[2:6].zero_()
+    return m.head(F.linear(x, m.weight, bias))

@@ -110,6 +110,22 @@ def test_a_strangers_function_is_never_taken_for_element_wise_until_it_is_regist
     assert [group.name for group in coupling_of(lambda: net, vectors()).removable] == ["stem"]
 
 
+class Mixing(nn.BatchNorm1d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).roll(1, 1)
+
+
+class Activating(nn.BatchNorm1d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def test_a_batch_norm_with_a_forward_of_its_own_is_tried_before_it_is_trusted() -> None:
+    for kind, expected in ((Mixing, []), (Activating, ["0"])):
+        coupling = coupling_of(lambda kind=kind: nn.Sequential(nn.Linear(5, 8), kind(8), nn.Linear(8, 4)), vectors())
+        assert [group.name for group in coupling.removable] == expected
+
+
 def test_slices_in_steps_stay() -> None:
     net = Net(lambda m, x: m.head(m.stem(x)[:, ::2]), stem=nn.Linear(5, 8), head=nn.Linear(4, 4))
     assert coupling_of(lambda: net, vectors()).removable == ()

@@ -118,19 +118,20 @@ def test_frozen_parameters_stay_frozen(tmp_path: Path) -> None:
 class Odd(nn.Module):
     """Parts under names that are no names in Python."""
 
-    NAMES = ("import os; exit()", "a b", "f(x)", "__init__x", "ünïcode", "0", "self", "torch", "x #")
+    NAMES = ("import os; exit()", "a b", "f(x)", "__init__x", "ünïcode", "0", "x #")
 
     def __init__(self) -> None:
         super().__init__()
         self.box = nn.Module()
         for name in self.NAMES:
             self.add_module(name, nn.Linear(6, 6))
+        for name in (*self.NAMES, "self", "torch"):
             self.box.add_module(name, nn.Linear(6, 6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for part in (self, self.box):
-            for name in self.NAMES:
-                x = torch.relu(part.get_submodule(name)(x))
+            for name, layer in part.named_children():
+                x = torch.relu(layer(x)) if name != "box" else x
         return x
 
 

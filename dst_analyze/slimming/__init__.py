@@ -1,1 +1,2 @@
-"""Stage 5: a traced model and a ranking become a smaller architecture. Its ground is laid; its work is not here yet."""
+"""Stage 5: a traced model becomes a smaller one. `coupling` says which channels belong together, `build` removes some,
+`source` writes what is left as a file; which ones should go is not decided here yet."""

@@ -171,6 +171,22 @@ def place_of(node: fx.Node, root: type[nn.Module]) -> str:
     return f"{path} ({written})" if path and written else written or str(path)
 
 
+def frozen_module(call: Call) -> Any:
+    """Not understood: nothing that touches the module may change."""
+    call.freeze((family for act in call.acts for family in act.families), f"inside a {call.op}")
+    return unlabelled(call.result)
+
+
+def unlabelled(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return Act(tuple(result.shape))
+    if isinstance(result, tuple | list):
+        return tuple(unlabelled(item) for item in result)
+    if isinstance(result, dict):
+        return {key: unlabelled(item) for key, item in result.items()}
+    return result
+
+
 # --- the table --------------------------------------------------------------------------------------------------
 
 Rule = Callable[[Call], Any]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, register_channel_rule, rules
+from dst_analyze.slimming.calls import Act, Call, frozen_module, register_channel_rule, rules
 from dst_analyze.slimming.labels import collapsed
 from dst_analyze.slimming.meeting import contract, meet
 
@@ -219,10 +219,24 @@ def spread_to(call: Call, x: Act, vector: Act, dim: int) -> Act:
     return Act(tuple(shape), tuple(family.view(shape) for family in vector.families), True)
 
 
-def _batch_norm_module(call: Call) -> Act:
+def _batch_norm_module(call: Call) -> Any:
+    module: Any = call.module
+    if not type(module).forward.__module__.startswith("torch.") and not _is_per_channel(call):
+        return frozen_module(call)
     count = max(1, len(call.x.along(channel_dim(call.x, call))))
     names = ("weight", "bias", "running_mean", "running_var")
     return channel_norm(call, call.x, [call.parameter(name, [0], count) for name in names])
+
+
+def _is_per_channel(call: Call) -> bool:
+    """Of a batch norm with a forward of its own: whether its channels ignore each other, by trying."""
+    assert call.module is not None
+    x = call.indices()[0]
+    if not isinstance(x, torch.Tensor) or x.ndim < 2 or call.shape != tuple(x.shape):
+        return False
+    other = x.clone()
+    other[:, 1::2] += 1
+    return bool(torch.equal(call.module(x)[:, ::2], call.module(other)[:, ::2]))
 
 
 @rules("batch_norm", "instance_norm")

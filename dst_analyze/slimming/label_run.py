@@ -11,9 +11,8 @@ from torch import fx, nn
 
 from dst_analyze.model.symbolic import is_stochastic
 from dst_analyze.slimming import elementwise, layers, recurrent, shapes  # noqa: F401  (each fills the table of rules)
-from dst_analyze.slimming.calls import Act, Call, mapped_acts, op_name, place_of, rule_for
+from dst_analyze.slimming.calls import Act, Call, frozen_module, mapped_acts, op_name, place_of, rule_for, unlabelled
 from dst_analyze.slimming.labels import LabelSpace, Reason, spread
-from dst_analyze.slimming.recurrent import frozen_module
 from dst_analyze.slimming.tensors import canonical_names
 
 
@@ -41,7 +40,7 @@ class LabelRun(fx.Interpreter):
 
     def _labelled(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
         if n.op == "placeholder":
-            return _unlabelled(result)
+            return unlabelled(result)
         if n.op == "get_attr":
             return self._parameter(str(n.target), result)
         if n.op == "output":
@@ -81,11 +80,11 @@ class LabelRun(fx.Interpreter):
             if n.target in self._opaque:
                 return self._not_understood(call)
         elif not any(act.families for act in call.acts) and n.target is not operator.getitem:
-            return _constant(_unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
+            return _constant(unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
         rule = rule_for(n, module)
         if rule is None and module is not None and _is_chance(module, real(), result):
             return call.out(call.x.families)
-        if not _acts(_unlabelled(result)) and call.op != "setitem":
+        if not _acts(unlabelled(result)) and call.op != "setitem":
             return result  # a size, a truth: plain values
         return rule(call) if rule else self._not_understood(call)
 
@@ -131,16 +130,6 @@ def _acts(value: Any) -> list[Act]:
     if isinstance(value, list | tuple):
         return [act for item in value for act in _acts(item)]
     return []
-
-
-def _unlabelled(value: Any) -> Any:
-    if torch.is_tensor(value):
-        return Act(tuple(value.shape))
-    if isinstance(value, list | tuple):
-        return tuple(_unlabelled(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _unlabelled(item) for key, item in value.items()}
-    return value
 
 
 def _constant(value: Any, constant: bool) -> Any:

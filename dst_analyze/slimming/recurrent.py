@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, register_channel_rule
+from dst_analyze.slimming.calls import Act, Call, frozen_module, register_channel_rule
 from dst_analyze.slimming.labels import spread, varying
 from dst_analyze.slimming.meeting import contract
 
@@ -155,22 +155,6 @@ def _attention(call: Call) -> Any:
 def _uses(call: Call, index: int) -> bool:
     """Whether one of several results is read by anything."""
     return any(user.target is not operator.getitem or user.args[1] == index for user in call.node.users)
-
-
-def frozen_module(call: Call) -> Any:
-    """Not understood: nothing that touches the module may change."""
-    call.freeze((family for act in call.acts for family in act.families), f"inside a {call.op}")
-    return _plain(call.result)
-
-
-def _plain(result: Any) -> Any:
-    if torch.is_tensor(result):
-        return Act(tuple(result.shape))
-    if isinstance(result, tuple | list):
-        return tuple(_plain(item) for item in result)
-    if isinstance(result, dict):
-        return {key: _plain(item) for key, item in result.items()}
-    return result
 
 
 register_channel_rule(nn.RNNBase, _recurrent)

@@ -237,7 +237,7 @@ def _getitem(call: Call) -> Any:
     x, index = call.args[0], call.args[1]
     if not isinstance(x, Act):  # one of several results, or an entry of a plain list
         return x[index]
-    real = call.indices()[1]
+    real = _on_cpu(call.indices()[1])
     items = _per_axis(x, real if isinstance(real, tuple) else (real,))
     if items is None:
         call.freeze(x.families, "indexed in a way that hides its axes")
@@ -246,6 +246,13 @@ def _getitem(call: Call) -> Any:
         call.freeze(act.families, "used as an index")
     kept = _taken(call, x, items)
     return call.out((family[real] for family in kept), x.constant)
+
+
+def _on_cpu(index: Any) -> Any:
+    """Labels live there, whatever device the model is on."""
+    if isinstance(index, tuple | list):
+        return type(index)(_on_cpu(item) for item in index)
+    return index.cpu() if isinstance(index, torch.Tensor) else index
 
 
 def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
@@ -304,7 +311,7 @@ def _setitem(call: Call) -> Any:
     x, value = call.args[0], call.args[2]
     if not isinstance(x, Act):
         return None
-    real = call.indices()[1]
+    real = _on_cpu(call.indices()[1])
     items = _per_axis(x, real if isinstance(real, tuple) else (real,))
     if items is None or any(not isinstance(item, int | slice) for item in items):
         call.freeze((family for act in call.acts for family in act.families), "written through an index")
