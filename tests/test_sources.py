@@ -206,9 +206,9 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     ]
     assert main(["m.py", "--data", data, *options, "--out", "run"]) == 0
     captured = capsys.readouterr()
-    assert "! Too short to prune: In 4 steps alpha 1e-9 cannot prune" in captured.err
-    assert captured.err.index("Too short") < captured.err.index("dense, seed 0")
-    assert "! Too short to prune: " in captured.out
+    assert "! In 4 steps alpha 1e-9 cannot prune" in captured.err
+    assert captured.err.index("cannot prune") < captured.err.index("dense, seed 0")
+    assert "! Before training: In 4 steps" in captured.out
     assert "thresholds on a clock of 1, on cpu" in captured.err
     page = (tmp_path / "run" / "report.html").read_text()
     assert "cannot prune" in page

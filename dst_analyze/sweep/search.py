@@ -90,7 +90,7 @@ def _between(seen: Mapping[float, float], target: float) -> float | None:
 
 
 def _slope(outer: tuple[float, float], inner: Sequence[tuple[float, float]]) -> float:
-    if not inner:
+    if not inner or inner[0][0] == outer[0]:
         return _SLOPE
     (x0, y0), (x1, y1) = outer, inner[0]
     return min(max((y1 - y0) / (x1 - x0), _STEEPEST), _FLATTEST)
