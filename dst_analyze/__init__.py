@@ -10,41 +10,61 @@ from dst_analyze.errors import DstError
 from dst_analyze.version import __version__
 
 if TYPE_CHECKING:
+    from dst_analyze.analysis import Analysis, analyze
     from dst_analyze.masking.masked import MaskedModel, mask_model
     from dst_analyze.model.loading import load_model
     from dst_analyze.model.tracing import TracedModel, trace_model
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
+    from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
+    from dst_analyze.slimming.source import write_source
+    from dst_analyze.slimming.verify import Verification, verify_plan
     from dst_analyze.sweep.grid import run_sweep
     from dst_analyze.sweep.record import SweepRecord
 
 _HOMES = {
+    "Analysis": "analysis",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
+    "SlimPlan": "slimming.plan",
     "SweepRecord": "sweep.record",
     "TracedModel": "model.tracing",
+    "Verification": "slimming.verify",
+    "analyze": "analysis",
     "load_model": "model.loading",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
     "run_sweep": "sweep.grid",
+    "slim_model": "slimming.plan",
+    "suggest_widths": "slimming.plan",
     "trace_model": "model.tracing",
+    "verify_plan": "slimming.verify",
     "write_report": "report.page",
+    "write_source": "slimming.source",
 }
 
 __all__ = [
+    "Analysis",
     "DstError",
     "MaskedModel",
     "Ranking",
+    "SlimPlan",
     "SweepRecord",
     "TracedModel",
+    "Verification",
     "__version__",
+    "analyze",
     "load_model",
     "mask_model",
     "rank_layers",
     "run_sweep",
+    "slim_model",
+    "suggest_widths",
     "trace_model",
+    "verify_plan",
     "write_report",
+    "write_source",
 ]
 
 

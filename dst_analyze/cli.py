@@ -237,6 +237,7 @@ def _slim_asked(options: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
 )
+@slim_options
 @click.option("--quiet", is_flag=True, help="Show the result only.")
 @click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there.")
 def analyze(
@@ -264,9 +265,11 @@ def analyze(
         from dst_analyze.sweep.events import ReportWritten
         from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
         from dst_analyze.sweep.plan import plan_sweep
-        from dst_analyze.terminal import console, note_text, show, sweep_table, visible
+        from dst_analyze.terminal import console, note_text, plan_table, plan_words, show, sweep_table, visible
         from dst_analyze.watch import JsonLines, watching
 
+        explicit = any(options[name] not in (None, (), False) for name in _SLIM)
+        asked = _slim_asked(options)
         given = {name: value for name, value in options.items() if value is not None}
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
         events = JsonLines(sys.stdout)
@@ -281,17 +284,30 @@ def analyze(
                     with watching(plan.manifest, console(stderr=True)) as watch:
                         record = run_plan(plan, watch, workers)
         from dst_analyze.ranking.rank import rank_layers
+        from dst_analyze.slimming.suggestion import suggested_once
+
+        with redirect_stdout(sys.stderr):
+            suggestion = suggested_once(plan.task.traced, record, asked, again=explicit)
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
         if as_json:
+            if not isinstance(suggestion, DstError):
+                events(suggestion.event())
             events(ReportWritten(str(page)))
         else:
             stdout = console()
             ranking = rank_layers(record)
             show(stdout, *map(note_text, record.notes()), sweep_table(record, ranking, stdout.width))
             click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
+            if isinstance(suggestion, DstError):
+                show(stdout, "", f"no slimmer architecture: {visible(suggestion.cause)} ({visible(suggestion.hint)})")
+            else:
+                show(stdout, "", plan_table(suggestion.plan, stdout.width), *map(visible, plan_words(suggestion.plan)))
             click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
+            if not isinstance(suggestion, DstError):
+                click.echo(f"slim model  {visible(str(suggestion.source))}")
+                click.echo(f"prove it    {PROGRAM} verify {visible(str(record.folder))}")
         return 0 if record.complete else 1
     finally:
         processes.cool_down()

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import fx
-
-from dst_analyze.errors import OptionError
+from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
-from dst_analyze.slimming.plan import SlimPlan, slim_model
+from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.verify import Verification
+from dst_analyze.sweep.events import SuggestionWritten
 from dst_analyze.sweep.files import write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
 from dst_analyze.sweep.plan import plan_sweep
@@ -31,12 +30,30 @@ class Suggestion:
     """What was written where."""
 
     plan: SlimPlan
-    model: fx.GraphModule
     folder: Path
 
     @property
     def source(self) -> Path:
         return self.folder / SLIM_SOURCE
+
+    def event(self) -> SuggestionWritten:
+        plan = self.plan
+        return SuggestionWritten(str(self.folder / PLAN), str(self.source), plan.params, plan.new_params)
+
+
+def suggested_once(
+    traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool
+) -> Suggestion | DstError:
+    """The suggestion of a run, or why there is none; one that is there already is not replaced, unless ``again``."""
+    folder = record.folder
+    if (folder / PLAN).exists() and not again:
+        return Suggestion(read_plan(folder), folder)
+    try:
+        return write_suggestion(folder, traced, suggest_widths(traced, record, **asked))
+    except DstError as error:
+        if again:
+            raise
+        return error
 
 
 def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Suggestion:
@@ -49,7 +66,7 @@ def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Sugge
     write_csv(folder / CHANGES, lines)
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
-    return Suggestion(plan, model, folder)
+    return Suggestion(plan, folder)
 
 
 def read_plan(folder: Path) -> SlimPlan:

@@ -93,6 +93,16 @@ class SweepFinished:
 
 
 @dataclass(frozen=True)
+class SuggestionWritten:
+    """A slimmer architecture stands in the run folder: its plan, and its source."""
+
+    plan: str
+    source: str
+    params: int
+    new_params: int
+
+
+@dataclass(frozen=True)
 class ReportWritten:
     report: str
 
@@ -107,6 +117,7 @@ Event = (
     | TrialRetried
     | Notice
     | SweepFinished
+    | SuggestionWritten
     | ReportWritten
 )
 Emit = Callable[[Event], None]

@@ -1,0 +1,88 @@
+"""All of it in one call, for a notebook: the sweep, its ranking, the suggestion and its proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import fx
+
+from dst_analyze.model.tracing import TracedModel
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.report.page import write_report
+from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
+from dst_analyze.slimming.suggestion import write_suggestion, write_verification
+from dst_analyze.slimming.verify import Verification, verify_plan
+from dst_analyze.sweep.events import Emit, nobody
+from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
+from dst_analyze.sweep.layout import VERIFIED
+from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.trial import ModelSpec, Task
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What a sweep found; suggestions and proofs are made when they are asked for."""
+
+    task: Task
+    record: SweepRecord
+
+    @property
+    def traced(self) -> TracedModel:
+        return self.task.traced
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return rank_layers(self.record)
+
+    def slim(self, *, write: bool = True, **asked: Any) -> SlimPlan:
+        """A suggestion (see `suggest_widths`; half of the parameters unless asked otherwise), kept in the run folder."""
+        if not any(name.startswith("target_") for name in asked):
+            asked["target_params"] = 0.5
+        plan = suggest_widths(self.traced, self.record, **asked)
+        if write:
+            write_suggestion(self.record.folder, self.traced, plan)
+        return plan
+
+    def build(self, plan: SlimPlan) -> fx.GraphModule:
+        """The slim model, with the weights that are left of the one that was given."""
+        return slim_model(self.traced, plan)
+
+    def verify(self, plan: SlimPlan, *, seeds: int = 3, steps: int | None = None) -> Verification:
+        """The suggestion trained against the dense model and others of its size; kept in the run folder."""
+        task = self.task
+        if steps is not None:
+            task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
+        folder = self.record.folder
+        found = verify_plan(task, plan, record=self.record, seeds=seeds, keep_in=folder / VERIFIED)
+        write_verification(folder, found)
+        return found
+
+    def report(self) -> Path:
+        return write_report(self.record.folder)
+
+    def _repr_html_(self) -> str:
+        return self.ranking._repr_html_()
+
+
+def analyze(
+    model: ModelSpec,
+    data: Any = None,
+    *,
+    out: Path | str | None = None,
+    resume: bool = False,
+    retry_failed: bool = False,
+    force: bool = False,
+    jobs: int = 1,
+    listener: Emit = nobody,
+    **options: Any,
+) -> Analysis:
+    """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
+    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    plan = plan_sweep(model, data, out=out, existing=existing, **options)
+    with chosen_engine(plan, "local", jobs) as engine:
+        return Analysis(plan.task, run_plan(plan, listener, engine))
