@@ -40,7 +40,7 @@ class Analysis:
         return rank_layers(self.record)
 
     def slim(self, *, write: bool = True, **asked: Any) -> SlimPlan:
-        """A suggestion (see `suggest_widths`; half of the parameters unless asked otherwise), kept in the run folder."""
+        """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
         if not any(name.startswith("target_") for name in asked):
             asked["target_params"] = 0.5
         plan = suggest_widths(self.traced, self.record, **asked)

@@ -17,6 +17,7 @@ from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.masking.operator import masked_weight
 from dst_analyze.masking.substitution import Substitution
+from dst_analyze.model.dead_code import sweep
 from dst_analyze.model.tracing import TracedModel
 
 
@@ -75,7 +76,7 @@ def masked_graph(masked: MaskedModel, traced: TracedModel) -> fx.GraphModule:
                 node.args = (list(inside), *node.args)
                 attributes[node.target] = WithWeights(module, tuple(inside.values()))
     rewritten = fx.GraphModule(attributes, graph, class_name=f"Masked{type(masked.model).__name__}")
-    rewritten.graph.eliminate_dead_code()
+    sweep(rewritten.graph)
     rewritten.graph.lint()
     rewritten.recompile()
     return rewritten.eval()

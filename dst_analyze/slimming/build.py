@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 
 from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.dead_code import sweep
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.coupling import couple, example_tensors
@@ -46,7 +47,7 @@ def slim(
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
-        _sweep(built.graph)
+        sweep(built.graph)
         built.delete_all_unused_submodules()
         _reorder(built, traced.model)
         built.graph.lint()
@@ -170,18 +171,6 @@ def _reorder(module: nn.Module, like: nn.Module | None) -> None:
             _reorder(child, like._modules.get(name) if like is not None else None)
 
 
-def _sweep(graph: fx.Graph) -> None:
-    """Remove what nothing reads any more; fx's own sweep would take operations in place along (``bias.zero_()``)."""
-    for node in reversed(list(graph.nodes)):
-        if node.op not in ("call_function", "call_method", "get_attr") or node.users:
-            continue
-        name = str(getattr(node.target, "__name__", node.target))
-        changes = name.endswith("_") or name in _CHANGING or node.kwargs.get("inplace") or "out" in node.kwargs
-        if not changes:
-            graph.erase_node(node)
-
-
-_CHANGING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow", "_assert")
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 
 

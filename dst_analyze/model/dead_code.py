@@ -1,0 +1,18 @@
+"""Removing from a graph what nothing reads."""
+
+from __future__ import annotations
+
+from torch import fx
+
+_CHANGING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow", "_assert")
+
+
+def sweep(graph: fx.Graph) -> None:
+    """Remove what nothing reads any more; fx's own sweep would take operations in place along (``bias.zero_()``)."""
+    for node in reversed(list(graph.nodes)):
+        if node.op not in ("call_function", "call_method", "get_attr") or node.users:
+            continue
+        name = str(getattr(node.target, "__name__", node.target))
+        changes = name.endswith("_") or name in _CHANGING or node.kwargs.get("inplace") or "out" in node.kwargs
+        if not changes:
+            graph.erase_node(node)
