@@ -142,7 +142,7 @@ def verify_plan(
         for seed in range(seeds):
             for contender in found:
                 kept = _kept(keep_in, contender, seed, task.steps)
-                score = kept.score if kept else _score(task, coupling, contender, seed)
+                score = kept.score if kept else trained_score(task, coupling, contender, seed)
                 if keep_in is not None and kept is None:
                     _keep(keep_in, contender, seed, task.steps, score)
                 listener(contender.name, seed, score)
@@ -167,7 +167,8 @@ def verify_plan(
     )
 
 
-def _score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
+def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
+    """A contender trained from scratch on the task's budget, and scored; None if it diverged."""
     with seeded(seed):
         model = fresh(contender, task.traced, coupling, task.source).to(task.device.name)
         objective = task.objective(task.traced.model)
