@@ -264,6 +264,7 @@ def analyze(
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.sweep.events import ReportWritten
         from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
+        from dst_analyze.sweep.notes import notes_of
         from dst_analyze.sweep.plan import plan_sweep
         from dst_analyze.terminal import console, note_text, plan_table, plan_words, show, sweep_table, visible
         from dst_analyze.watch import JsonLines, watching
@@ -298,7 +299,7 @@ def analyze(
         else:
             stdout = console()
             ranking = rank_layers(record)
-            show(stdout, *map(note_text, record.notes()), sweep_table(record, ranking, stdout.width))
+            show(stdout, *map(note_text, notes_of(record)), sweep_table(record, ranking, stdout.width))
             click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
             if isinstance(suggestion, DstError):
                 show(stdout, "", f"no slimmer architecture: {visible(suggestion.cause)} ({visible(suggestion.hint)})")

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.slimming.plan import SlimPlan
     from dst_analyze.slimming.verify import Verification
-    from dst_analyze.sweep.record import Note, SweepRecord
+    from dst_analyze.sweep.notes import Note
+    from dst_analyze.sweep.record import SweepRecord
 
 _GAP = 3  # what rich puts between two columns of this box
 _RUNGS = {

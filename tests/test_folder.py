@@ -23,6 +23,7 @@ from dst_analyze.sweep.folder import Head, open_run
 from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.lock import locked
 from dst_analyze.sweep.masks import pack_masks, read_masks
+from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import (
     READING_COLUMNS,
@@ -144,7 +145,7 @@ def test_what_is_written_is_read(tmp_path):
     assert len(record.frame) == 2 * 2 * 4 * 2
     assert record.complete
     assert record.seconds == 5 * 1.5
-    assert record.notes() == []
+    assert notes_of(record) == []
 
 
 def test_a_trials_folder_tells_its_alpha_and_seed(tmp_path):
@@ -178,15 +179,15 @@ def test_diverged_trials_are_left_out_and_named(tmp_path):
     assert not record.complete
     assert set(record.frame["alpha"]) == {1e-4}
     assert rank_layers(record).remaining()[1e-3].isna().all()
-    assert [note.title for note in record.notes()] == ["Diverged"]
+    assert [note.title for note in notes_of(record)] == ["Diverged"]
     everything = make_run(tmp_path / "all", diverged=(1e-4, 1e-3))
     assert rank_layers(everything).remaining().isna().all(axis=None)
 
 
 def test_notes_say_what_numbers_do_not(tmp_path):
     record = make_run(tmp_path / "run", stand_in=True, resets={"fc": 3})
-    assert [note.title for note in record.notes()] == ["Stand-in data", "Resets"]
-    assert "6 times" in record.notes()[1].text
+    assert [note.title for note in notes_of(record)] == ["Stand-in data", "Resets"]
+    assert "6 times" in notes_of(record)[1].text
 
 
 def test_a_complete_run_is_read_and_not_repeated(tmp_path):

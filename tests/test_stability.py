@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from test_sweep import TEST, TRAIN, mlp
 
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.stability import EARLIEST, Stability, agreement
 
 ratios = st.lists(st.floats(0, 1), min_size=4, max_size=12)
@@ -52,5 +53,5 @@ def test_a_trial_ends_early_and_says_so(tmp_path):
     assert EARLIEST * 300 <= trial.steps < 300
     assert record.frame["step"].max() == trial.steps
     assert record.budget_saved == 1 - (300 + trial.steps) / 600
-    assert any(note.title == "Until stable" and "saved" in note.text for note in record.notes())
+    assert any(note.title == "Until stable" and "saved" in note.text for note in notes_of(record))
     assert run_sweep(mlp(), (TRAIN, TEST), epochs=1, alphas=[1e-3], out=tmp_path / "fixed").budget_saved is None

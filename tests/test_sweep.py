@@ -15,6 +15,7 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.events import TrialStep
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.objective import Objective
 from dst_analyze.sweep.plan import plan_sweep
 
@@ -100,7 +101,7 @@ def test_without_data_the_digits_stand_in_and_it_is_said(tmp_path):
     path = write(tmp_path, "from torch import nn\nmodel = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))\n")
     record = run_sweep(path, alphas=[1e-3], epochs=1, out=tmp_path / "run")
     assert record.manifest.data.stand_in
-    assert record.notes()[0].title == "Stand-in data"
+    assert notes_of(record)[0].title == "Stand-in data"
     assert "below 4" in record.manifest.data.description
     assert record.manifest.steps == record.trials[0].steps == 9
 
@@ -162,6 +163,14 @@ class Takes(nn.Module):
 
     def forward(self, x, labels=None):
         return x
+
+
+def test_a_model_that_does_not_learn_is_told(tmp_path):
+    still = run_sweep(mlp(), (TRAIN, TEST), alphas=[1e-3], steps=40, lr=1e-7, out=tmp_path / "still")
+    assert [note.title for note in notes_of(still)][:1] == ["Before training"]
+    assert any(note.title == "Hardly learned" and "2.3" in note.text for note in notes_of(still))
+    learned = run_sweep(mlp(), (TRAIN, TEST), alphas=[1e-3], steps=40, out=tmp_path / "learned")
+    assert not any(note.title == "Hardly learned" for note in notes_of(learned))
 
 
 def test_regression_is_scored_by_its_loss(tmp_path):

@@ -15,6 +15,7 @@ from dst_analyze.ranking.table import by_reason, export_table, remaining_table
 from dst_analyze.report.figures import pattern_svg
 from dst_analyze.sweep.files import write_csv, write_text
 from dst_analyze.sweep.layout import REPORT, TABLE
+from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, alpha_label
 
@@ -46,7 +47,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         record=record,
         config=record.config,
         manifest=record.manifest,
-        notes=record.notes(),
+        notes=notes_of(record),
         figure=Markup(pattern_svg(table)),  # matplotlib escapes the names it draws
         layers=list(zip(record.layers.to_dict("records"), table.to_numpy().tolist(), strict=True)),
         ranking=ranking,

@@ -258,14 +258,6 @@ class TrialOutput:
 
 
 @dataclass(frozen=True)
-class Note:
-    """Something a reader must know before believing the numbers."""
-
-    title: str
-    text: str
-
-
-@dataclass(frozen=True)
 class SweepRecord:
     """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well.
 
@@ -316,68 +308,6 @@ class SweepRecord:
         if not self.config.until_stable:
             return None
         return 1 - sum(trial.steps for trial in self.trials) / (self.manifest.steps * len(self.trials))
-
-    def notes(self) -> list[Note]:
-        """What the numbers cannot say of themselves, most important first."""
-        notes = []
-        if self.manifest.data.stand_in:
-            notes.append(
-                Note(
-                    "Stand-in data",
-                    f"The model file gives no data, so the sweep trained on {self.manifest.data.description}. "
-                    "The pattern shows how the method works, not what your data need: define train_data().",
-                )
-            )
-        if self.manifest.warning:
-            notes.append(Note("Before training", self.manifest.warning))
-        missed = [t for t in self.targets if self.config.target_remaining and abs(t.reached - t.ratio) > t.ratio / 5]
-        if missed:
-            said = ", ".join(f"{t.ratio:.1%} (alpha {alpha_label(t.alpha)} leaves {t.reached:.1%})" for t in missed)
-            notes.append(
-                Note("Not reached", f"No alpha was found that leaves {said}. More steps may move it, or other seeds.")
-            )
-        for trial in self.trials:
-            if trial.status == "diverged":
-                text = (
-                    f"The loss of {trial.key.label} was no longer finite at step {trial.steps}: "
-                    "the trial is left out. A lower learning rate may help."
-                )
-                notes.append(Note("Diverged", text))
-            elif trial.status == "failed":
-                text = f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again."
-                notes.append(Note("Failed", text))
-        flat = [a for a in self.alphas if (ratio := self.remaining(a)) is not None and ratio > UNPRUNED]
-        if flat:
-            notes.append(
-                Note(
-                    "Nothing was pruned",
-                    f"At alpha {', '.join(map(alpha_label, flat))} more than {UNPRUNED:.0%} of the weights remain: "
-                    f"the budget of {self.manifest.steps} steps was too short to see anything. "
-                    "Train longer or raise alpha.",
-                )
-            )
-        saved = self.budget_saved
-        if saved is not None:
-            ended = sum(trial.stable for trial in self.trials)
-            notes.append(
-                Note(
-                    "Until stable",
-                    f"{ended} of {len(self.trials)} trials ended before their {self.manifest.steps:,} steps, as the "
-                    f"order of the layers no longer changed: {saved:.0%} of the budget was saved.",
-                )
-            )
-        resets = {trial.key: sum(trial.resets.values()) for trial in self.trials if trial.resets}
-        if resets:
-            layers = sorted({layer for trial in self.trials for layer in trial.resets})
-            shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
-            notes.append(
-                Note(
-                    "Resets",
-                    f"Thresholds were set back to zero {sum(resets.values())} times because a layer kept at most 1 % "
-                    f"({shown}). Read the ratios of these layers as a sawtooth's median.",
-                )
-            )
-        return notes
 
 
 def late(frame: pd.DataFrame) -> pd.DataFrame:

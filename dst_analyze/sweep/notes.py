@@ -1,0 +1,105 @@
+"""What a reader must know of a sweep before believing its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dst_analyze.sweep.record import UNPRUNED, SweepRecord, alpha_label
+
+_MISSED = 1 / 5  # of a ratio asked for, by which another one is said not to be it
+_LEARNED = 0.97  # of its first loss, below which a model has learned something
+
+
+@dataclass(frozen=True)
+class Note:
+    """One such thing."""
+
+    title: str
+    text: str
+
+
+def notes_of(record: SweepRecord) -> list[Note]:
+    """What the numbers cannot say of themselves, most important first."""
+    found = (_data, _before, _learning, _targets, _lost, _unpruned, _stable, _resets)
+    return [note for find in found for note in find(record)]
+
+
+def _data(record: SweepRecord) -> Iterator[Note]:
+    if record.manifest.data.stand_in:
+        yield Note(
+            "Stand-in data",
+            f"The model file gives no data, so the sweep trained on {record.manifest.data.description}. "
+            "The pattern shows how the method works, not what your data need: define train_data().",
+        )
+
+
+def _before(record: SweepRecord) -> Iterator[Note]:
+    if record.manifest.warning:
+        yield Note("Before training", record.manifest.warning)
+
+
+def _learning(record: SweepRecord) -> Iterator[Note]:
+    losses = record.steps.loc[record.steps["alpha"].isna(), "loss"].dropna()
+    if len(losses) < 4:
+        return
+    first, last = float(losses.iloc[0]), float(losses.iloc[-(len(losses) // 4) :].mean())
+    if last > _LEARNED * first > 0:
+        yield Note(
+            "Hardly learned",
+            f"The dense model's training loss went from {first:.3g} to {last:.3g} in {record.manifest.steps:,} steps: "
+            "a pattern that comes out meanwhile says little of what the data need. Train longer, or at another rate.",
+        )
+
+
+def _targets(record: SweepRecord) -> Iterator[Note]:
+    asked = record.targets if record.config.target_remaining else ()
+    missed = [target for target in asked if abs(target.reached - target.ratio) > _MISSED * target.ratio]
+    if missed:
+        said = ", ".join(f"{t.ratio:.1%} (alpha {alpha_label(t.alpha)} leaves {t.reached:.1%})" for t in missed)
+        yield Note("Not reached", f"No alpha was found that leaves {said}. More steps may move it, or other seeds.")
+
+
+def _lost(record: SweepRecord) -> Iterator[Note]:
+    for trial in record.trials:
+        if trial.status == "diverged":
+            yield Note(
+                "Diverged",
+                f"The loss of {trial.key.label} was no longer finite at step {trial.steps}: "
+                "the trial is left out. A lower learning rate may help.",
+            )
+        elif trial.status == "failed":
+            yield Note("Failed", f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again.")
+
+
+def _unpruned(record: SweepRecord) -> Iterator[Note]:
+    flat = [a for a in record.alphas if (ratio := record.remaining(a)) is not None and ratio > UNPRUNED]
+    if flat:
+        yield Note(
+            "Nothing was pruned",
+            f"At alpha {', '.join(map(alpha_label, flat))} more than {UNPRUNED:.0%} of the weights remain: "
+            f"the budget of {record.manifest.steps} steps was too short to see anything. Train longer or raise alpha.",
+        )
+
+
+def _stable(record: SweepRecord) -> Iterator[Note]:
+    saved = record.budget_saved
+    if saved is not None:
+        ended = sum(trial.stable for trial in record.trials)
+        yield Note(
+            "Until stable",
+            f"{ended} of {len(record.trials)} trials ended before their {record.manifest.steps:,} steps, as the "
+            f"order of the layers no longer changed: {saved:.0%} of the budget was saved.",
+        )
+
+
+def _resets(record: SweepRecord) -> Iterator[Note]:
+    resets = sum(sum(trial.resets.values()) for trial in record.trials)
+    if resets:
+        layers = sorted({layer for trial in record.trials for layer in trial.resets})
+        shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
+        yield Note(
+            "Resets",
+            f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "
+            f"({shown}). Read the ratios of these layers as a sawtooth's median.",
+        )
