@@ -267,6 +267,7 @@ def analyze(
         from dst_analyze.sweep.notes import notes_of
         from dst_analyze.sweep.plan import plan_sweep
         from dst_analyze.terminal import console, note_text, plan_table, plan_words, show, sweep_table, visible
+        from dst_analyze.text import wrapped
         from dst_analyze.watch import JsonLines, watching
 
         explicit = any(options[name] not in (None, (), False) for name in _SLIM)
@@ -302,9 +303,11 @@ def analyze(
             show(stdout, *map(note_text, notes_of(record)), sweep_table(record, ranking, stdout.width))
             click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
             if isinstance(suggestion, DstError):
-                show(stdout, "", f"no slimmer architecture: {visible(suggestion.cause)} ({visible(suggestion.hint)})")
+                refused = f"no slimmer architecture: {suggestion.cause}", f"hint: {suggestion.hint}"
+                show(stdout, "", *wrapped(refused, stdout.width))
             else:
-                show(stdout, "", plan_table(suggestion.plan, stdout.width), *map(visible, plan_words(suggestion.plan)))
+                words = wrapped(plan_words(suggestion.plan), stdout.width)
+                show(stdout, "", plan_table(suggestion.plan, stdout.width), *words)
             click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
             if not isinstance(suggestion, DstError):
                 click.echo(f"slim model  {visible(str(suggestion.source))}")
@@ -328,6 +331,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
     from dst_analyze.slimming.suggestion import task_of, write_suggestion
     from dst_analyze.sweep.reading import read_run
     from dst_analyze.terminal import console, plan_table, plan_words, show, visible
+    from dst_analyze.text import wrapped
 
     record = read_run(run_folder)
     with redirect_stdout(sys.stderr):
@@ -335,7 +339,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
         plan = suggest_widths(traced, record, **_slim_asked(options))
         written = write_suggestion(out or record.folder, traced, plan)
     stdout = console()
-    show(stdout, plan_table(plan, stdout.width), *map(visible, plan_words(plan)))
+    show(stdout, plan_table(plan, stdout.width), *wrapped(plan_words(plan), stdout.width))
     click.echo(f"\nsource      {visible(str(written.source))}")
     if out is None:
         click.echo(f"prove it    {PROGRAM} verify {visible(str(run_folder))}")
@@ -354,7 +358,8 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
     from dst_analyze.slimming.verify import verify_plan
     from dst_analyze.sweep.layout import VERIFIED
     from dst_analyze.sweep.reading import read_run
-    from dst_analyze.terminal import console, show, verification_table, visible
+    from dst_analyze.terminal import console, show, verification_table
+    from dst_analyze.text import wrapped
 
     record, plan = read_run(run_folder), read_plan(run_folder)
     stderr = console(stderr=True)
@@ -367,7 +372,7 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
         found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=run_folder / VERIFIED, listener=said)
     write_verification(run_folder, found)
     stdout = console()
-    show(stdout, verification_table(found, stdout.width), "", visible(found.verdict))
+    show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
 
 
 @commands.command()
