@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
-    from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
+    from dst_analyze.slimming.plan import slim_model, suggest_widths
     from dst_analyze.slimming.source import write_source
-    from dst_analyze.slimming.verify import Verification, verify_plan
+    from dst_analyze.slimming.values import SlimPlan, Verification
+    from dst_analyze.slimming.verify import verify_plan
     from dst_analyze.sweep.grid import run_sweep
     from dst_analyze.sweep.record import SweepRecord
 
@@ -27,10 +28,10 @@ _HOMES = {
     "Analysis": "analysis",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
-    "SlimPlan": "slimming.plan",
+    "SlimPlan": "slimming.values",
     "SweepRecord": "sweep.record",
     "TracedModel": "model.tracing",
-    "Verification": "slimming.verify",
+    "Verification": "slimming.values",
     "analyze": "analysis",
     "load_model": "model.loading",
     "mask_model": "masking.masked",

@@ -13,9 +13,10 @@ from dst_analyze.model.tracing import TracedModel
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
-from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
+from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.suggestion import write_suggestion, write_verification
-from dst_analyze.slimming.verify import Verification, verify_plan
+from dst_analyze.slimming.values import SlimPlan, Verification
+from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.events import Emit, nobody
 from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
 from dst_analyze.sweep.layout import VERIFIED

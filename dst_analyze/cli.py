@@ -327,6 +327,7 @@ def analyze(
 @click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
 def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
+    from dst_analyze.report.page import write_report
     from dst_analyze.slimming.plan import suggest_widths
     from dst_analyze.slimming.suggestion import task_of, write_suggestion
     from dst_analyze.sweep.reading import read_run
@@ -338,6 +339,8 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
         traced = task_of(record, data_root=data_root).traced
         plan = suggest_widths(traced, record, **_slim_asked(options))
         written = write_suggestion(out or record.folder, traced, plan)
+    if out is None:
+        write_report(record.folder)
     stdout = console()
     show(stdout, plan_table(plan, stdout.width), *wrapped(plan_words(plan), stdout.width))
     click.echo(f"\nsource      {visible(str(written.source))}")
@@ -354,6 +357,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
 @click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
 def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
+    from dst_analyze.report.page import write_report
     from dst_analyze.slimming.suggestion import read_plan, task_of, write_verification
     from dst_analyze.slimming.verify import verify_plan
     from dst_analyze.sweep.layout import VERIFIED
@@ -371,6 +375,7 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
         task = task_of(record, data_root=data_root)
         found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=run_folder / VERIFIED, listener=said)
     write_verification(run_folder, found)
+    write_report(run_folder)
     stdout = console()
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
 

@@ -21,8 +21,7 @@ from dst_analyze.text import visible as visible
 if TYPE_CHECKING:
     from dst_analyze.model.tracing import TracedModel
     from dst_analyze.ranking.result import Ranking
-    from dst_analyze.slimming.plan import SlimPlan
-    from dst_analyze.slimming.verify import Verification
+    from dst_analyze.slimming.values import SlimPlan, Verification
     from dst_analyze.sweep.notes import Note
     from dst_analyze.sweep.record import SweepRecord
 

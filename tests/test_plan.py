@@ -19,8 +19,9 @@ from dst_analyze.slimming.budget import RULES, Limits, widths_for
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
-from dst_analyze.slimming.plan import SlimPlan, costs_of, plan_widths, slim_model
-from dst_analyze.slimming.verify import Entry, Verification, verify_plan
+from dst_analyze.slimming.plan import costs_of, plan_widths, slim_model
+from dst_analyze.slimming.values import Entry, SlimPlan, Verification
+from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.plan import plan_sweep
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -13,11 +14,14 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.table import by_reason, export_table, remaining_table
 from dst_analyze.report.figures import pattern_svg
+from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.files import write_csv, write_text
-from dst_analyze.sweep.layout import REPORT, TABLE
+from dst_analyze.sweep.layout import CHANGES, PLAN, REPORT, TABLE, VERIFICATION
 from dst_analyze.sweep.notes import notes_of
-from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.sweep.reading import read_csv, read_json, read_run
+from dst_analyze.sweep.record import Json, SweepRecord, alpha_label
+
+J = TypeVar("J", bound=Json)
 
 
 def write_report(run_folder: Path | str) -> Path:
@@ -52,8 +56,21 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         layers=list(zip(record.layers.to_dict("records"), table.to_numpy().tolist(), strict=True)),
         ranking=ranking,
         ranked=list(ranking.table.itertuples(index=False)),
+        plan=_read(record.folder / PLAN, SlimPlan),
+        changes=_changes(record.folder / CHANGES),
+        verification=_read(record.folder / VERIFICATION, Verification),
         skipped=by_reason(record.manifest.model.skipped),
     )
+
+
+def _read(path: Path, kind: type[J]) -> J | None:
+    return read_json(path, kind) if path.exists() else None
+
+
+def _changes(path: Path) -> list[dict[str, str]]:
+    """The lines of somebody's source that a plan changes."""
+    columns = ("layer", "before", "after")
+    return read_csv(path, columns, numbers=()).to_dict("records") if path.exists() else []
 
 
 def percent(ratio: float | None) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.constructors import Imports, construct
-from dst_analyze.slimming.plan import SlimPlan
+from dst_analyze.slimming.values import SlimPlan
 from dst_analyze.slimming.writing import SourceError
 
 

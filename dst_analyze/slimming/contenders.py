@@ -15,11 +15,10 @@ from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
-from dst_analyze.slimming.plan import SlimPlan, null_evidence, plan_widths
+from dst_analyze.slimming.plan import null_evidence, plan_widths
+from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSource
-
-SLIM, DENSE = "slim", "dense"
 
 
 @dataclass(frozen=True)

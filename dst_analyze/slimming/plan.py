@@ -1,18 +1,15 @@
-"""A slimmer architecture as a value: which channels go, what that saves, what cannot go and why."""
+"""From a sweep's record to a plan: which channels go, what that saves, what cannot go and why."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from pydantic import ValidationError
 
-from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.ranking.rank import rank_layers
@@ -23,93 +20,13 @@ from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
 from dst_analyze.slimming.groups import Coupling, Group
 from dst_analyze.slimming.timing import milliseconds
+from dst_analyze.slimming.values import FrozenGroup, GroupPlan, SlimPlan, TensorShape
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.layout import MASKS, trial_folder
 from dst_analyze.sweep.masks import read_masks
-from dst_analyze.sweep.record import Json, SweepRecord
+from dst_analyze.sweep.record import SweepRecord
 
 _LATENCY_TRIES = 7
-
-
-class GroupPlan(Json):
-    """One group: how wide it was and will be, in channels, and which of its units go."""
-
-    group: str
-    layers: tuple[str, ...]
-    readers: tuple[str, ...] = ()
-    width: int
-    new_width: int
-    removed: tuple[int, ...] = ()
-    units: int
-    density: float | None = None
-    reason: str = ""  # why it stays as it is, where the budget had no say
-
-
-class FrozenGroup(Json):
-    """Channels that cannot be removed, and why."""
-
-    group: str
-    layers: tuple[str, ...]
-    reason: str
-
-
-class TensorShape(Json):
-    """An input of the model, for building it again."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class SlimPlan(Json):
-    """Widths for a model of a given shape; `slim_model` builds it."""
-
-    schema_version: Literal[1] = 1
-    model: str
-    parameters: dict[str, tuple[int, ...]]
-    inputs: tuple[TensorShape, ...]
-    rule: str
-    asked: dict[str, float]
-    groups: tuple[GroupPlan, ...]
-    frozen: tuple[FrozenGroup, ...]
-    params: int
-    new_params: int
-    macs: int | None
-    new_macs: int | None
-    latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
-    notes: tuple[str, ...] = ()
-
-    @property
-    def removal(self) -> dict[str, tuple[int, ...]]:
-        return {group.group: group.removed for group in self.groups if group.removed}
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per group: old and new width."""
-        columns = ["group", "layers", "width", "new_width", "density", "reason"]
-        rows = [(g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups]
-        return pd.DataFrame(rows, columns=columns)
-
-    def save(self, path: Path | str) -> None:
-        Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: Path | str) -> SlimPlan:
-        try:
-            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise FolderError(
-                f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"
-            ) from error
-        except (ValidationError, UnicodeDecodeError) as error:
-            first = (
-                error.errors(include_url=False)[0]
-                if isinstance(error, ValidationError)
-                else {"loc": (), "msg": str(error)}
-            )
-            where = ".".join(map(str, first["loc"]))
-            raise FolderError(
-                f"this is no plan: {where}: {first['msg']}", place=str(path), hint="`dst-analyze slim` makes one"
-            ) from error
 
 
 def suggest_widths(

@@ -11,14 +11,13 @@ from typing import Any
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
-from dst_analyze.slimming.plan import SlimPlan, slim_model, suggest_widths
+from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
-from dst_analyze.slimming.verify import Verification
+from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.events import SuggestionWritten
 from dst_analyze.sweep.files import write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
 from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.sources import DEFAULT_ROOT
 from dst_analyze.sweep.trial import Task
@@ -66,6 +65,7 @@ def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Sugge
     write_csv(folder / CHANGES, lines)
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
+    (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
     return Suggestion(plan, folder)
 
 
@@ -75,11 +75,6 @@ def read_plan(folder: Path) -> SlimPlan:
 
 def write_verification(folder: Path, verification: Verification) -> None:
     write_text(folder / VERIFICATION, verification.model_dump_json(indent=1) + "\n")
-
-
-def read_verification(folder: Path) -> Verification | None:
-    path = folder / VERIFICATION
-    return read_json(path, Verification) if path.exists() else None
 
 
 def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:

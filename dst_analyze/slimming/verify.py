@@ -6,109 +6,24 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
-from scipy import stats
 from torch import nn
 
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.slimming.budget import Limits
-from dst_analyze.slimming.contenders import DENSE, SLIM, Contender, contenders, fresh
+from dst_analyze.slimming.contenders import Contender, contenders, fresh
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
-from dst_analyze.slimming.plan import SlimPlan
 from dst_analyze.slimming.timing import milliseconds
+from dst_analyze.slimming.values import Entry, SlimPlan, Verification
 from dst_analyze.sweep.files import write_bytes
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import Json, SweepRecord
 from dst_analyze.sweep.threads import torch_threads
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 from dst_analyze.sweep.trial import Task, seeded
-
-_CONFIDENCE = 0.95
-
-
-class Entry(Json):
-    """What one contender is like, and how it scored with each seed (None: it diverged)."""
-
-    name: str
-    about: str
-    params: int
-    macs: int | None
-    latency_ms: float
-    memory: int  # bytes of weights, and of what a training step keeps for its backward pass
-    scores: tuple[float | None, ...]
-
-    @property
-    def known(self) -> list[float]:
-        return [score for score in self.scores if score is not None]
-
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.known)) if self.known else math.nan
-
-
-class Verification(Json):
-    """The contenders side by side, equal steps and seeds."""
-
-    schema_version: Literal[1] = 1
-    score: Literal["accuracy", "loss"]
-    steps: int
-    seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
-
-    def entry(self, name: str) -> Entry:
-        return next(entry for entry in self.entries if entry.name == name)
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """One row per contender; ``low`` and ``high`` are a 95 % interval of its mean score."""
-        rows = [
-            (e.name, e.about, e.params, e.macs, e.latency_ms, e.memory, e.mean, *_interval(e.known))
-            for e in self.entries
-        ]
-        columns = ["contender", "about", "params", "macs", "latency_ms", "memory", "score", "low", "high"]
-        return pd.DataFrame(rows, columns=columns)
-
-    def lead(self, other: str) -> tuple[float, float, float]:
-        """By how much the suggestion is better than another (above 0): mean over seeds, and its 95 % interval."""
-        sign = 1 if self.score == "accuracy" else -1
-        pairs = zip(self.entry(SLIM).scores, self.entry(other).scores, strict=True)
-        leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
-        return (float(np.mean(leads)) if leads else math.nan, *_interval(leads))
-
-    @property
-    def verdict(self) -> str:
-        """In words: better than the others of its size, not better, or not told apart."""
-        return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
-
-    def _against(self, other: Entry) -> str:
-        lead, low, high = self.lead(other.name)
-        if math.isnan(lead):
-            return f"Nothing can be said against {other.name}: no pair of trainings ended well."
-        unit = " points" if self.score == "accuracy" else ""
-        scale = 100 if self.score == "accuracy" else 1
-        told = f"{scale * abs(lead):.2g}{unit}"
-        what = f"{other.name} ({other.about})"
-        between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
-        if other.name == DENSE:
-            return f"It scores {told} {'above' if lead >= 0 else 'below'} the dense model ({between})."
-        if low > 0:
-            return f"It is better than {what} by {told} ({between})."
-        if high < 0:
-            return f"It is worse than {what} by {told} ({between}): do not follow it."
-        return f"It is not shown to be better than {what}: {told} {'above' if lead >= 0 else 'below'} ({between})."
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's interval of the mean; nothing is known from one value."""
-    if len(values) < 2:
-        return -math.inf if values else math.nan, math.inf if values else math.nan
-    half = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(np.mean(values) - half), float(np.mean(values) + half)
 
 
 class _Scored(Json):

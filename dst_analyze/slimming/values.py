@@ -1,0 +1,181 @@
+"""What slimming leaves behind, as values: plans and their proofs. No torch here: a report reads them too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+from scipy import stats
+
+from dst_analyze.errors import FolderError
+from dst_analyze.sweep.record import Json
+
+SLIM, DENSE = "slim", "dense"
+"""The contenders that every proof has, by name."""
+_CONFIDENCE = 0.95
+
+
+class GroupPlan(Json):
+    """One group: how wide it was and will be, in channels, and which of its units go."""
+
+    group: str
+    layers: tuple[str, ...]
+    readers: tuple[str, ...] = ()
+    width: int
+    new_width: int
+    removed: tuple[int, ...] = ()
+    units: int
+    density: float | None = None
+    reason: str = ""  # why it stays as it is, where the budget had no say
+
+
+class FrozenGroup(Json):
+    """Channels that cannot be removed, and why."""
+
+    group: str
+    layers: tuple[str, ...]
+    reason: str
+
+
+class TensorShape(Json):
+    """An input of the model, for building it again."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class SlimPlan(Json):
+    """Widths for a model of a given shape; `slim_model` builds it."""
+
+    schema_version: Literal[1] = 1
+    model: str
+    parameters: dict[str, tuple[int, ...]]
+    inputs: tuple[TensorShape, ...]
+    rule: str
+    asked: dict[str, float]
+    groups: tuple[GroupPlan, ...]
+    frozen: tuple[FrozenGroup, ...]
+    params: int
+    new_params: int
+    macs: int | None
+    new_macs: int | None
+    latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
+    notes: tuple[str, ...] = ()
+
+    @property
+    def removal(self) -> dict[str, tuple[int, ...]]:
+        return {group.group: group.removed for group in self.groups if group.removed}
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per group: old and new width."""
+        columns = ["group", "layers", "width", "new_width", "density", "reason"]
+        rows = [(g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups]
+        return pd.DataFrame(rows, columns=columns)
+
+    def save(self, path: Path | str) -> None:
+        Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path | str) -> SlimPlan:
+        try:
+            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise FolderError(
+                f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"
+            ) from error
+        except (ValidationError, UnicodeDecodeError) as error:
+            first = (
+                error.errors(include_url=False)[0]
+                if isinstance(error, ValidationError)
+                else {"loc": (), "msg": str(error)}
+            )
+            where = ".".join(map(str, first["loc"]))
+            raise FolderError(
+                f"this is no plan: {where}: {first['msg']}", place=str(path), hint="`dst-analyze slim` makes one"
+            ) from error
+
+
+class Entry(Json):
+    """What one contender is like, and how it scored with each seed (None: it diverged)."""
+
+    name: str
+    about: str
+    params: int
+    macs: int | None
+    latency_ms: float
+    memory: int  # bytes of weights, and of what a training step keeps for its backward pass
+    scores: tuple[float | None, ...]
+
+    @property
+    def known(self) -> list[float]:
+        return [score for score in self.scores if score is not None]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.known)) if self.known else math.nan
+
+
+class Verification(Json):
+    """The contenders side by side, equal steps and seeds."""
+
+    schema_version: Literal[1] = 1
+    score: Literal["accuracy", "loss"]
+    steps: int
+    seeds: tuple[int, ...]
+    entries: tuple[Entry, ...]
+
+    def entry(self, name: str) -> Entry:
+        return next(entry for entry in self.entries if entry.name == name)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per contender; ``low`` and ``high`` are a 95 % interval of its mean score."""
+        rows = [
+            (e.name, e.about, e.params, e.macs, e.latency_ms, e.memory, e.mean, *_interval(e.known))
+            for e in self.entries
+        ]
+        columns = ["contender", "about", "params", "macs", "latency_ms", "memory", "score", "low", "high"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def lead(self, other: str) -> tuple[float, float, float]:
+        """By how much the suggestion is better than another (above 0): mean over seeds, and its 95 % interval."""
+        sign = 1 if self.score == "accuracy" else -1
+        pairs = zip(self.entry(SLIM).scores, self.entry(other).scores, strict=True)
+        leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
+        return (float(np.mean(leads)) if leads else math.nan, *_interval(leads))
+
+    @property
+    def verdict(self) -> str:
+        """In words: better than the others of its size, not better, or not told apart."""
+        return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
+
+    def _against(self, other: Entry) -> str:
+        lead, low, high = self.lead(other.name)
+        if math.isnan(lead):
+            return f"Nothing can be said against {other.name}: no pair of trainings ended well."
+        unit = " points" if self.score == "accuracy" else ""
+        scale = 100 if self.score == "accuracy" else 1
+        told = f"{scale * abs(lead):.2g}{unit}"
+        what = f"{other.name} ({other.about})"
+        between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
+        if other.name == DENSE:
+            return f"It scores {told} {'above' if lead >= 0 else 'below'} the dense model ({between})."
+        if low > 0:
+            return f"It is better than {what} by {told} ({between})."
+        if high < 0:
+            return f"It is worse than {what} by {told} ({between}): do not follow it."
+        return f"It is not shown to be better than {what}: {told} {'above' if lead >= 0 else 'below'} ({between})."
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's interval of the mean; nothing is known from one value."""
+    if len(values) < 2:
+        return -math.inf if values else math.nan, math.inf if values else math.nan
+    half = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(np.mean(values) - half), float(np.mean(values) + half)
