@@ -15,6 +15,8 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import by_reason
 from dst_analyze.report.figures import pattern_svg
 from dst_analyze.report.page import render, write_report
+from dst_analyze.slimming.values import Entry, FrozenGroup, GroupPlan, SlimPlan, Verification
+from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SkippedLayer
 
 
@@ -136,3 +138,34 @@ def test_the_cheap_half_does_not_import_torch(tmp_path, command):
         ]
     if command == ["report", "run"]:
         assert (tmp_path / "run" / "report.html").exists()
+
+
+HOSTILE = "</script><img src=x onerror=alert(1)>{{ 7 * 7 }}\x1b[31m"
+
+
+def test_the_slim_architecture_and_its_proof_are_shown_and_inert(tmp_path):
+    record = make_run(tmp_path / "run")
+    group = GroupPlan(
+        group=HOSTILE, layers=("conv1", HOSTILE), width=64, new_width=24, units=64, density=0.25, reason=HOSTILE
+    )
+    plan = SlimPlan(
+        model="Net", parameters={HOSTILE: (1,)}, inputs=(), rule="density", asked={"params": 0.5}, groups=(group,),
+        frozen=(FrozenGroup(group="fc", layers=("fc",), reason=HOSTILE),), params=1000, new_params=512, macs=9000,
+        new_macs=4000, latency=0.7, notes=(HOSTILE,),
+    )  # fmt: skip
+    entries = tuple(
+        Entry(name=name, about=HOSTILE, params=10, macs=None, latency_ms=1.25, memory=10**6, scores=(0.5, score))
+        for name, score in (("slim", 0.75), ("dense", None))
+    )
+    proof = Verification(score="accuracy", steps=10, seeds=(0, 1), entries=entries)
+    (record.folder / "plan.json").write_text(plan.model_dump_json())
+    (record.folder / "verification.json").write_text(proof.model_dump_json())
+    (record.folder / "changes.csv").write_text('layer,before,after\nconv1,"nn.Conv2d(1, 64)","<b>nn.Conv2d(1, 24)"\n')
+    page = Page(render(record))
+    text = " ".join(" ".join(page.text).split())
+    for expected in ("1,000 → 512 parameters (51.2 %)", "9,000 → 4,000 MACs (44.4 %)", "70.0 % of the time", "62.5 %"):
+        assert expected in text
+    assert "<b>nn.Conv2d(1, 24)" in text
+    assert not {"script", "img", "b"} & set(page.tags)
+    assert "49" not in [cell.strip() for cell in page.text]
+    assert read_run(record.folder).trials == record.trials  # it is still the run's folder
