@@ -263,3 +263,39 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch):
         == 0
     )
     assert not (tmp_path / "run" / "plan.json").exists()
+
+
+def test_widths_are_those_a_person_would_write():
+    """Hidden units with all their gates count once, heads as many channels as they have."""
+    lstm = trace_model(nn.LSTM(8, 40, batch_first=True), torch.zeros(2, 3, 8))
+    found = couple(lstm)
+    assert [(group.width, group.per_unit) for group in found.removable] == []  # its output is the model's
+
+    class Read(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(8, 40, batch_first=True), nn.Linear(40, 3)
+
+        def forward(self, x):
+            return self.out(self.lstm(x)[0][:, -1])
+
+    traced = trace_model(Read(), torch.zeros(2, 3, 8))
+    found = couple(traced)
+    assert [(group.width, group.per_unit) for group in found.removable] == [(40, 1)]
+    plan = plan_widths(
+        traced, found, {found.removable[0].name: GroupEvidence.equal(40, 0.5)}, limits=Limits(8), asked={"params": 0.5}
+    )
+    assert [(g.width, g.new_width) for g in plan.groups] == [(40, 24)]
+    assert changed_lines(traced, slim_model(traced, plan))["after"].str.contains("24").all()
+    heads = couple(trace_model(Heads(), torch.zeros(2, 5, 32))).removable
+    assert (4, 8) in [(group.width, group.per_unit) for group in heads]
+    assert Limits(8).steps(next(group for group in heads if group.width == 4)) == [1, 2, 3, 4]
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.out = nn.MultiheadAttention(32, 4, batch_first=True), nn.Linear(32, 3)
+
+    def forward(self, x):
+        return self.out(self.attention(x, x, x)[0].mean(1))

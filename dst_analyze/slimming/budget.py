@@ -62,7 +62,7 @@ class Limits:
 
     def steps(self, group: Group) -> list[int]:
         """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
-        per_unit = max(1, group.channels // group.width)
+        per_unit = group.per_unit
         step = max(1, -(-self.round_to // per_unit)) if per_unit < self.round_to else 1
         least = min(group.width, max(group.floor, -(-self.min_width // per_unit)))
         widths = [width for width in range(step, group.width, step) if width >= least] or [least]

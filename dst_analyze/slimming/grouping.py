@@ -111,6 +111,9 @@ class Grouping:
                     channels=(first or found[0])[1],
                     frozen=tuple(reasons),
                     inexact=tuple(dict.fromkeys(reason for unit in units for reason in inexact.get(unit, []))),
+                    per_unit=max(
+                        1, min(count for pair, count in found if pair.role != "follows" or not first) // len(units)
+                    ),
                     floor=max([1, *(count for few, count in floors if not few.isdisjoint(units))]),
                 )
             )

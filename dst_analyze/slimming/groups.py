@@ -59,6 +59,7 @@ class Group:
     frozen: tuple[Reason, ...]
     inexact: tuple[Reason, ...]  # why outputs change even if a unit that carries nothing is removed
     floor: int = 1  # so many units have to stay
+    per_unit: int = 1  # channels of a unit where it is narrowest: of a head its size, of a hidden unit with gates 1
 
     @property
     def width(self) -> int:

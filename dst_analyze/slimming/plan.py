@@ -165,15 +165,15 @@ def plan_of(
     weights = {name: p.detach() for name, p in traced.graph_module.named_parameters()}
     groups = []
     for group in coupling.removable:
-        width, per_unit = widths[group.name], max(1, group.channels // group.width)
+        width = widths[group.name]
         order = np.lexsort((_magnitudes(coupling, group, weights), np.round(evidence[group.name].units, 6)))
         groups.append(
             GroupPlan(
                 group=group.name,
                 layers=group.layers("produces"),
                 readers=group.layers("reads"),
-                width=group.channels,
-                new_width=width * per_unit,
+                width=group.width * group.per_unit,
+                new_width=width * group.per_unit,
                 removed=tuple(sorted(order[: group.width - width].tolist())),
                 units=group.width,
                 density=round(evidence[group.name].density, 4),
@@ -242,7 +242,8 @@ def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Te
     sums = np.zeros(group.width)
     for member in group.members:
         if member.role == "produces" and member.name in weights:
-            weight = weights[member.name].float().movedim(member.dim, 0).flatten(1).square().sum(1).cpu().numpy()
+            moved = weights[member.name].float().movedim(member.dim, 0)
+            weight = moved.reshape(len(moved), -1).square().sum(1).cpu().numpy()
             for units in coupling.parameters[member.name].axes[member.dim]:
                 places = np.array([first.get(unit, -1) for unit in units.tolist()])
                 np.add.at(sums, places[places >= 0], weight[places >= 0])

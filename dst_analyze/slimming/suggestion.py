@@ -53,6 +53,10 @@ def suggested_once(
         if again:
             raise
         return error
+    except Exception as error:  # a sweep of hours is not to be lost to a model that nobody thought of here
+        if again:
+            raise
+        return DstError(f"{type(error).__name__}: {error}", hint="`dst-analyze slim RUN --debug` shows where")
 
 
 def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Suggestion:
