@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
+    from dst_analyze.slimming.exact import exact_slim
     from dst_analyze.sweep.grid import run_sweep
     from dst_analyze.sweep.record import SweepRecord
 
@@ -24,6 +25,7 @@ _HOMES = {
     "Ranking": "ranking.result",
     "SweepRecord": "sweep.record",
     "TracedModel": "model.tracing",
+    "exact_slim": "slimming.exact",
     "load_model": "model.loading",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
@@ -39,6 +41,7 @@ __all__ = [
     "SweepRecord",
     "TracedModel",
     "__version__",
+    "exact_slim",
     "load_model",
     "mask_model",
     "rank_layers",
