@@ -43,13 +43,16 @@ class ConstancyRun(fx.Interpreter):
         self._seen = seen
         self._marks: dict[fx.Node, Any] = {}
         self._order = {node: index for index, node in enumerate(module.graph.nodes)}
+        self._fixed: set[fx.Node] = set()  # computed from parameters alone
         self._written: dict[int, int] = {}  # memory -> the last operation that wrote to it in place
 
     def run_node(self, n: fx.Node) -> Any:
         self._seen(n, self)
         marks = fx.map_arg((n.args, n.kwargs), self.moving)  # before the operation writes over them
-        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._multiplies(n) else None
+        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._asks_for_zeros(n) else None
         result = super().run_node(n)
+        if n.op == "get_attr" or (n.all_input_nodes and self._fixed.issuperset(n.all_input_nodes)):
+            self._fixed.add(n)
         self._marks[n] = self._marked(n, marks, possible, result)
         if _writes(n, self.module):
             for tensor in tree_leaves(fx.map_arg((n.args[:1], n.kwargs), self.env.__getitem__)):
@@ -75,21 +78,26 @@ class ConstancyRun(fx.Interpreter):
 
     def possible(self, n: fx.Node) -> Any:
         """Where a node's result may be other than zero: it moves there, or stands at another value."""
-        value, marks = self.env[n], self.moving(n)
-        if isinstance(value, torch.Tensor):
-            return marks | (value != 0)
-        return value
+
+        def other(value: Any, marks: Any) -> Any:
+            return marks | (value != 0) if isinstance(value, torch.Tensor) else value
+
+        return tree_map(other, self.env[n], self.moving(n))
 
     # Rules.
 
-    def _multiplies(self, n: fx.Node) -> bool:
-        return n.op in ("call_function", "call_method", "call_module") and self._op(n) in (
-            *_PRODUCTS,
-            "mul",
-            "multiply",
-            "linear",
-            "Linear",
-        )
+    def _asks_for_zeros(self, n: fx.Node) -> bool:
+        if n.op not in ("call_function", "call_method", "call_module"):
+            return False
+        return self._op(n) in (*_PRODUCTS, "mul", "multiply", "linear") or self._knows_sizes(n)
+
+    def _knows_sizes(self, n: fx.Node) -> bool:
+        """Whether a constant would be another for inputs of another size: a border, a sum. Zero stays zero."""
+        op = self._op(n)
+        padding = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
+        amount = getattr(padding, "padding", argument(n, 3, "padding", 0) if padding is None else 0)
+        pooled = op.lower().startswith("avg_pool") or op.startswith("AvgPool") or op == "unfold"
+        return op in ("sum", "pad") or "Pad" in op or (pooled and amount not in (0, (0, 0), [0, 0]))
 
     def _op(self, n: fx.Node) -> str:
         return op_name(n, self.fetch_attr(str(n.target)) if n.op == "call_module" else None)
@@ -106,17 +114,22 @@ class ConstancyRun(fx.Interpreter):
         inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         if is_chance(op, n, module):
             return tree_map(_all, result)
-        if not any(bool(leaf.any()) for leaf in inside):
+        if n in self._fixed:
             return tree_map(_none, result)
+        if self._knows_sizes(n):
+            marks = possible
+            inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         marked: Any = None
-        if rule is elementwise:
+        if op in CONVOLUTIONS or isinstance(module, nn.modules.conv._ConvNd):
+            marked = self._convolved(n, convolution_of(n, module, self.env.__getitem__), result)
+        elif not any(bool(leaf.any()) for leaf in inside):
+            return tree_map(_none, result)
+        elif rule is elementwise:
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
         elif op in ("linear", "Linear") or op in _PRODUCTS:
             marked = self._contracted(n, op, module, marks, possible)
         elif rule in _PER_CHANNEL and isinstance(result, torch.Tensor):
-            marked = _per_channel(inside[0], result)
-        elif op in CONVOLUTIONS or isinstance(module, nn.modules.conv._ConvNd):
-            marked = self._convolved(n, convolution_of(n, module, self.env.__getitem__), result)
+            marked = _per_channel(inside[0], result) if _batched(op, result) else None
         elif op in _SUMS or (rule is not None and rule.__module__ == shapes.__name__ and op not in _ELSEWHERE):
             marked = self._run_on(n, marks)
         return marked if _fits(marked, result) else tree_map(_all, result)
@@ -150,7 +163,9 @@ class ConstancyRun(fx.Interpreter):
 
     def _convolved(self, n: fx.Node, kernel: Convolution | None, result: torch.Tensor) -> Any:
         """Channel by channel; padded, a constant that is not zero makes a border, so it counts as moving."""
-        if kernel is None or any(bool(self.moving(node).any()) for node in n.all_input_nodes if node is not kernel.source):
+        if kernel is None or any(
+            bool(self.moving(node).any()) for node in n.all_input_nodes if node is not kernel.source
+        ):
             return None
         x = self.moving(kernel.source) if kernel.unpadded else self.possible(kernel.source)
         others = [dim for dim in range(x.ndim) if dim != kernel.channel(x)]
@@ -210,9 +225,7 @@ def convolution_of(n: fx.Node, module: Any, value: Callable[[fx.Node], Any]) -> 
     weight = argument(n, 1, "weight")
     if not isinstance(weight, fx.Node):
         return None
-    return Convolution(
-        source, value(weight), argument(n, 6, "groups", 1), argument(n, 4, "padding", 0), transposed
-    )
+    return Convolution(source, value(weight), argument(n, 6, "groups", 1), argument(n, 4, "padding", 0), transposed)
 
 
 def argument(n: fx.Node, position: int, name: str, default: Any = None) -> Any:
@@ -245,11 +258,18 @@ def _union(marks: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor | No
 
 
 def _per_channel(moving: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
-    """Axes 0 and 1 are kept apart, all others taken together."""
-    if moving.ndim < 2 or moving.shape[:2] != result.shape[:2]:
+    """Channels along axis 1 are kept apart, all else is taken together."""
+    if moving.ndim < 2 or moving.shape[1] != result.shape[1]:
         return None
-    channels = moving.flatten(2).any(2) if moving.ndim > 2 else moving
-    return channels.view(*channels.shape, *[1] * (result.ndim - 2)).expand(result.shape)
+    channels = moving.transpose(0, 1).flatten(1).any(1)
+    return channels.view(1, -1, *[1] * (result.ndim - 2)).expand(result.shape)
+
+
+def _batched(op: str, result: torch.Tensor) -> bool:
+    """Whether axis 1 is the channels: layers that know their dimensions take single samples as well."""
+    spatial = next((int(digit) for digit in op if digit in "123"), None)
+    pooled = "pool" in op.lower() or "InstanceNorm" in op
+    return not pooled or spatial is None or result.ndim == spatial + 2
 
 
 def _pair(values: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ the constants.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.model.copying import copied
-from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.slimming.build import Removal, slim
@@ -44,10 +43,15 @@ class Dead:
 
 @dataclass(frozen=True)
 class ExactSlim:
-    """A model that computes what the masked one does; ``removed``: of each group, how many units left."""
+    """A model that computes what the masked one does.
+
+    ``removals``: what left, in the order it did; of a group that lost units, others may belong together afterwards.
+    """
 
     model: fx.GraphModule
-    removed: Mapping[str, int]
+    removals: tuple[Removal, ...]
+    params: int
+    new_params: int
 
 
 def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
@@ -57,8 +61,8 @@ def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
     """
     plain = model.unmasked() if isinstance(model, MaskedModel) else copied(model)
     traced = trace_model(plain.eval(), example_inputs)
-    tensors, removed = traced.inputs.tensors(), dict[str, int]()
-    before = _outputs(traced.graph_module, tensors)
+    tensors = traced.inputs.tensors()
+    before, removals = _outputs(traced.graph_module, tensors), []
     while True:
         coupling = couple(traced)
         dead = dead_units(traced, coupling)
@@ -66,13 +70,13 @@ def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
             continue  # the new biases have channels too
         _fold(traced, dead.folds)
         small = slim(traced, dead.removal, coupling=coupling)
-        for name, places in dead.removal.items():
-            removed[name] = removed.get(name, 0) + len(places)
         if not dead.removal:
             break
-        traced = trace_model(small, Inputs(tuple(tensors)))
+        removals.append(dead.removal)
+        traced = replace(traced, graph=replace(traced.graph, graph_module=small))
     _refuse_difference(before, _outputs(small, tensors))
-    return ExactSlim(small.train(model.training), removed)
+    params, left = (sum(p.numel() for p in module.parameters()) for module in (plain, small))
+    return ExactSlim(small.train(model.training), tuple(removals), params, left)
 
 
 def dead_units(traced: TracedModel, coupling: Coupling) -> Dead:
