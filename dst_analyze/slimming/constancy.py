@@ -151,8 +151,8 @@ class ConstancyRun(fx.Interpreter):
             x, w = _named(args, kwargs, 0, "input"), _named(args, kwargs, 1, "weight")
             px, pw = _named(pargs, pkwargs, 0, "input"), _named(pargs, pkwargs, 1, "weight")
             bias = _named(args, kwargs, 2, "bias")
-            moved = (F.linear(x, pw) + F.linear(px, w)) > 0
-            return moved if bias is None else moved | (bias > 0)
+            made = (F.linear(x, pw) + F.linear(px, w)) > 0
+            return made if bias is None else made | (bias > 0)
         moved: Any = None
         for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(marks))):
             made = self._run_on(n, _swapped(marks, possible, turn))
@@ -207,7 +207,8 @@ class Convolution:
             block.t() if self.transposed else block
             for block in (self.weight != 0).flatten(2).any(2).float().chunk(self.groups)
         ]
-        return torch.block_diag(*blocks) > 0
+        spelt_out: torch.Tensor = torch.block_diag(*blocks)
+        return spelt_out > 0
 
     def channel(self, x: torch.Tensor) -> int:
         return x.ndim - self.weight.ndim + 1
@@ -315,7 +316,7 @@ def is_chance(op: str, n: fx.Node, module: nn.Module | None) -> bool:
     return module is None and any(word in op for word in _CHANCE)
 
 
-def _writes(n: fx.Node, root: fx.GraphModule) -> bool:
+def _writes(n: fx.Node, root: nn.Module) -> bool:
     """Whether a node writes over its first argument."""
     if n.op == "call_module":
         return bool(getattr(root.get_submodule(str(n.target)), "inplace", False))

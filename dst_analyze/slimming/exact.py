@@ -84,7 +84,7 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> Dead:
     if traced.graph_module is None:
         return Dead({})
     groups = [group for group in coupling.removable if not group.inexact]
-    leaves = np.zeros(coupling.unit_count, np.bool_)
+    leaves: Mask = np.zeros(coupling.unit_count, np.bool_)
     for group in groups:
         leaves[list(group.units)] = True
     readers = Readers(traced.graph_module, coupling, leaves)

@@ -63,7 +63,7 @@ class Sum:
         factors = []
         for possible, own in self.factors:
             lost = tuple(i for i, letter in enumerate(own) if letter not in needed)
-            factors.append((possible.any(axis=lost), "".join(letter for letter in own if letter in needed)))
+            factors.append((np.asarray(possible.any(axis=lost)), "".join(letter for letter in own if letter in needed)))
         return replace(self, factors=factors)
 
     def leaving(self, leaves: Mask, letter: str) -> Bools | None:
@@ -96,7 +96,7 @@ class Sum:
                 if gone is not None and possible.shape[own.index(k)] == len(gone):
                     possible = possible & ~gone.reshape([-1 if o == k else 1 for o in own])
             private = tuple(i for i, k in enumerate(own) if k not in shared)
-            possible, left = possible.any(axis=private), [k for k in own if k in shared]
+            possible, left = np.asarray(possible.any(axis=private)), [k for k in own if k in shared]
             order = [left.index(k) for k in shared if k in left]
             possible = possible.transpose(order)
             total = total & possible.reshape(
@@ -127,6 +127,12 @@ class Readers:
         met = [self._layout(node) for node in n.all_input_nodes]
         if not any(self._touches(layout) for layout in (*met, *parameters)):
             return
+        try:
+            self._look(n, module, run)
+        except _UnclearError:
+            self._block([*met, *parameters, self._layout(n)])
+
+    def _look(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         op, rule = op_name(n, module), rule_for(n, module)
         if isinstance(module, nn.RNNBase | nn.modules.rnn.RNNCellBase):
             self._recurrent(n, module, run)
@@ -137,9 +143,9 @@ class Readers:
         elif op == "linear" or isinstance(module, nn.Linear):
             self._linear(n, module, run)
         elif op in _PRODUCTS:
-            self._product(n, n.args[0], n.args[1], run)
+            self._product(n, 0, run)
         elif op in ("addmm", "baddbmm"):
-            self._product(n, n.args[1], n.args[2], run)
+            self._product(n, 1, run)
         elif op == "einsum":
             self._einsum(n, run)
         elif isinstance(module, nn.Bilinear):
@@ -148,19 +154,19 @@ class Readers:
             self._dot_products(n, run)
         elif op in _SUMS:
             self._sum(n, run)
-        elif op not in ("embedding", "Embedding") and not _place_by_place(rule) or is_chance(op, n, module):
-            self._block([*met, *parameters, self._layout(n)])
+        elif is_chance(op, n, module) or not (op in ("embedding", "Embedding") or _place_by_place(rule)):
+            raise _UnclearError
 
     # Kinds of sums.
 
     def _linear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
-        x = argument(n, 0, "input")
-        weight = _bools(module.weight != 0) if module is not None else self._possible(argument(n, 1, "weight"), run)
+        x = _tensor(n, 0, "input")
+        weight = _bools(module.weight != 0) if module is not None else self._possible(_tensor(n, 1, "weight"), run)
         lead, read = _letters(x, run)[:-1], "oi" if weight.ndim == 2 else "i"
         found = Sum([(self._possible(x, run), f"{lead}i"), (weight, read)], "i")
         self._enter(found, f"{lead}i", self._layout(x))
         if module is None:
-            self._enter(found, read, self._layout(argument(n, 1, "weight")))
+            self._enter(found, read, self._layout(_tensor(n, 1, "weight")))
         if weight.ndim == 2:
             self._enter(found, f"{lead}o", self._layout(n))
         self._note(found if module is None else self._folded(found, n, module, run))
@@ -168,8 +174,7 @@ class Readers:
     def _convolution(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         kernel = convolution_of(n, module, run.env.__getitem__)
         if kernel is None:
-            self._block([self._layout(node) for node in (*n.all_input_nodes, n)])
-            return
+            raise _UnclearError
         x, channel = kernel.source, kernel.channel(run.env[kernel.source])
         lead, reading = _letters(x, run), _bools(kernel.reading)
         if module is None and bool(run.moving(argument(n, 1, "weight")).any()):  # a weight made from the input
@@ -182,9 +187,8 @@ class Readers:
         foldable = module is not None and kernel.unpadded and kernel.groups == 1
         self._note(self._folded(found, n, module, run, channel) if foldable else found)
 
-    def _product(self, n: fx.Node, a: Any, b: Any, run: ConstancyRun) -> None:
-        if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)):
-            return
+    def _product(self, n: fx.Node, first_place: int, run: ConstancyRun) -> None:
+        a, b = _tensor(n, first_place, ""), _tensor(n, first_place + 1, "")
         one, two = run.env[a].ndim, run.env[b].ndim
         batch = "ABCDEFGH"[: max(one, two, 2) - 2]
         first = "i" if one == 1 else f"{batch[len(batch) - one + 2 :]}li"
@@ -196,13 +200,12 @@ class Readers:
         inputs = sides.split(",")
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
         if "." in sides or not output or len(tensors) != len(inputs):
-            self._block([self._layout(node) for node in (*tensors, n)])
-            return
+            raise _UnclearError
         summed = "".join(dict.fromkeys(k for own in inputs for k in own if k not in output))
         self._letters_note(tensors, inputs, summed, run)
 
     def _bilinear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
-        one, two = n.args
+        one, two = _tensor(n, 0, "input1"), _tensor(n, 1, "input2")
         lead = _letters(one, run)[:-1]
         factors = [(self._possible(one, run), f"{lead}i"), (self._possible(two, run), f"{lead}j")]
         found = Sum([*factors, (_bools(module.weight != 0), "oij")], "ij")
@@ -211,23 +214,21 @@ class Readers:
         self._note(found)
 
     def _dot_products(self, n: fx.Node, run: ConstancyRun) -> None:
-        query, key, value = n.args[:3]
+        query, key, value = (_tensor(n, i, name) for i, name in enumerate(("query", "key", "value")))
         batch = "ABCDEFGH"[: run.env[query].ndim - 2]
         self._letters_note([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)
         # The softmax runs over the keys: one that leaves changes the weight of the others.
         self._block([_only(self._layout(node), -2) for node in (key, value)])
 
     def _sum(self, n: fx.Node, run: ConstancyRun) -> None:
-        x = n.args[0]
-        letters, dim = _letters(x, run), argument(n, 1, "dim")
-        if isinstance(dim, fx.Node) or isinstance(dim, bool):
-            dim = None
-        dims = range(len(letters)) if dim is None else [dim] if isinstance(dim, int) else dim
+        x, dim = _tensor(n, 0, "input"), argument(n, 1, "dim")
+        letters = _letters(x, run)
+        dims = [dim] if isinstance(dim, int) else dim if isinstance(dim, tuple | list) else range(len(letters))
         self._letters_note([x], [letters], "".join(letters[d] for d in dims), run)
 
     def _recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """A state may hold anything: a hidden unit leaves if no weight that is left reads it."""
-        x = n.args[0]
+        x = _tensor(n, 0, "input")
         lead = _letters(x, run)[:-1]
         for name, full in self._own(n, module).items():
             if not name.startswith("weight"):
@@ -241,7 +242,7 @@ class Readers:
 
     def _attention(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """What is read by the projections, and the heads by the last of them."""
-        sources = [argument(n, i, name) for i, name in enumerate(("query", "key", "value"))]
+        sources = [_tensor(n, i, name) for i, name in enumerate(("query", "key", "value"))]
         packed = module.in_proj_weight is not None
         names = ["in_proj_weight"] * 3 if packed else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
         own = self._own(n, module)
@@ -325,6 +326,17 @@ def largest(sums: Sequence[Sum], leaves: Mask) -> Mask:
     while blamed := set().union(*(found.leaks(leaves) for found in sums)):
         leaves[list(blamed)] = False
     return leaves
+
+
+class _UnclearError(Exception):
+    """A node that cannot be judged: the units it meets stay."""
+
+
+def _tensor(n: fx.Node, position: int, name: str) -> fx.Node:
+    found = argument(n, position, name)
+    if not isinstance(found, fx.Node):
+        raise _UnclearError
+    return found
 
 
 def _place_by_place(rule: Any) -> bool:
