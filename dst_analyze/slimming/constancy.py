@@ -21,7 +21,12 @@ from dst_analyze.slimming import shapes
 from dst_analyze.slimming.calls import op_name, rule_for
 from dst_analyze.slimming.elementwise import _batch_norm, _batch_norm_module, _prelu, _prelu_module, elementwise
 
-_CHANCE = ("bernoulli", "rand", "normal", "uniform", "multinomial", "exponential", "rrelu")
+# fmt: off
+_CHANCE = (
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "rand",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "random", "rrelu", "uniform",
+)
+# fmt: on
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 _WRITING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow")
 _SUMS = ("sum", "mean", "amax")  # of marks, these are marked where any mark went in
@@ -29,7 +34,7 @@ _PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__", "einsum")
 _PER_CHANNEL = (_batch_norm, _batch_norm_module, _prelu, _prelu_module, shapes._pool, shapes._resized)
 CONVOLUTIONS = tuple(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 _INDEXED = ("getitem", "repeat_interleave")  # by a tensor: nothing marks can stand in for
-_ELSEWHERE = ("unbind", "setitem", "getattr", "roll", "index_select")  # of the shape rules: see `_marked`
+_ELSEWHERE = ("setitem", "getattr", "index_select")  # of the shape rules: see `_marked`
 
 Seen = Callable[[fx.Node, "ConstancyRun"], None]
 
@@ -89,7 +94,7 @@ class ConstancyRun(fx.Interpreter):
     def _asks_for_zeros(self, n: fx.Node) -> bool:
         if n.op not in ("call_function", "call_method", "call_module"):
             return False
-        return self._op(n) in (*_PRODUCTS, "mul", "multiply", "linear") or self._knows_sizes(n)
+        return self._op(n) in (*_PRODUCTS, "mul", "multiply", "linear", "addmm") or self._knows_sizes(n)
 
     def _knows_sizes(self, n: fx.Node) -> bool:
         """Whether a constant would be another for inputs of another size: a border, a sum. Zero stays zero."""
@@ -126,9 +131,9 @@ class ConstancyRun(fx.Interpreter):
             return tree_map(_none, result)
         elif rule is elementwise:
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
-        elif op in ("linear", "Linear") or op in _PRODUCTS:
+        elif op in ("linear", "Linear", "addmm") or op in _PRODUCTS:
             marked = self._contracted(n, op, module, marks, possible)
-        elif rule in _PER_CHANNEL and isinstance(result, torch.Tensor):
+        elif rule in _PER_CHANNEL:
             marked = _per_channel(inside[0], result) if _batched(op, result) else None
         elif op in _SUMS or (rule is not None and rule.__module__ == shapes.__name__ and op not in _ELSEWHERE):
             marked = self._run_on(n, marks)
@@ -153,6 +158,9 @@ class ConstancyRun(fx.Interpreter):
             bias = _named(args, kwargs, 2, "bias")
             made = (F.linear(x, pw) + F.linear(px, w)) > 0
             return made if bias is None else made | (bias > 0)
+        if op == "addmm":
+            (start, a, b), (_, pa, pb) = (_floats(item[0]) for item in (marks, possible))
+            return ((a @ pb + pa @ b) > 0) | (start > 0)
         moved: Any = None
         for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(marks))):
             made = self._run_on(n, _swapped(marks, possible, turn))
@@ -266,11 +274,11 @@ def _per_channel(moving: torch.Tensor, result: torch.Tensor) -> torch.Tensor | N
     return channels.view(1, -1, *[1] * (result.ndim - 2)).expand(result.shape)
 
 
-def _batched(op: str, result: torch.Tensor) -> bool:
+def _batched(op: str, result: Any) -> bool:
     """Whether axis 1 is the channels: layers that know their dimensions take single samples as well."""
     spatial = next((int(digit) for digit in op if digit in "123"), None)
     pooled = "pool" in op.lower() or "InstanceNorm" in op
-    return not pooled or spatial is None or result.ndim == spatial + 2
+    return isinstance(result, torch.Tensor) and (not pooled or spatial is None or result.ndim == spatial + 2)
 
 
 def _pair(values: Any) -> tuple[Any, Any]:
@@ -312,8 +320,9 @@ def _fits(marks: Any, result: Any) -> bool:
 def is_chance(op: str, n: fx.Node, module: nn.Module | None) -> bool:
     if op in _DROPOUTS:
         training = n.args[2] if len(n.args) > 2 else n.kwargs.get("training", True)
-        return training is not False
-    return module is None and any(word in op for word in _CHANCE)
+        follows = isinstance(training, fx.Node) and training.op == "get_attr"  # the mode, which is eval here
+        return module is None and training is not False and not follows
+    return module is None and op in _CHANCE
 
 
 def _writes(n: fx.Node, root: nn.Module) -> bool:
