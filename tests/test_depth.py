@@ -97,6 +97,31 @@ def test_layers_used_elsewhere_are_not_saved():
     assert branch.params == 72
 
 
+def test_sizes_carry_nothing():
+    def sized(m, x):
+        x = m.stem(x)
+        y = m.one(x).view(x.shape[0], 2, -1)
+        return m.head(x + (y + x.new_zeros(y.shape[-1])).reshape(x.shape))
+
+    torch.manual_seed(0)
+    sizes = {"stem": (5, 8), "one": (8, 8), "head": (8, 4)}
+    traced = trace_model(Net(sized, **{n: nn.Linear(*size) for n, size in sizes.items()}), torch.zeros(3, 5))
+    assert [b.layers for b in found({"one": 0.0}, traced=traced)] == [("one",)]
+
+
+def test_what_is_written_by_index_keeps_a_branch_open():
+    def written(m, x):
+        x = m.stem(x)
+        y = torch.zeros_like(m.one(x))
+        y[:, :4] = m.two(x)
+        return m.head(x + y)
+
+    torch.manual_seed(0)
+    sizes = {"stem": (5, 8), "one": (8, 8), "two": (8, 4), "head": (8, 4)}
+    traced = trace_model(Net(written, **{n: nn.Linear(*size) for n, size in sizes.items()}), torch.zeros(3, 5))
+    assert found({"one": 0.0}, traced=traced) == ()
+
+
 @pytest.mark.parametrize("name", ["transformer", "layer-scale", "mixer", "attention-packed"])
 def test_other_residual_nets_are_read(name):
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.utils._pytree import tree_any
 
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import TracedModel
@@ -22,6 +23,10 @@ from dst_analyze.sweep.record import Json, SweepRecord, late
 NEAR_EMPTY = 0.02
 """The largest share of its weights that an empty layer keeps, in any trial: thresholds of a layer are set back when it
 is down to 1 % (the paper's 99 %), so an empty layer is seen a little above that."""
+
+
+# They take the size or the type of a tensor, and nothing of what is in it.
+_MADE_LIKE = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "empty_like")
 
 
 class EmptyBranch(Json):
@@ -62,7 +67,7 @@ class _Paths:
         with preserved(module), looking(), torch.no_grad():
             module.eval()
             shapes.run(*example_tensors(traced))
-        self._shapes = shapes.found
+        self._shapes, self._carriers = shapes.found, shapes.carriers
         self._order = {node: index for index, node in enumerate(module.graph.nodes)}
         self._names = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
         # Of every node: what it is computed from, as far as the model's inputs have a part in it.
@@ -103,13 +108,20 @@ class _Paths:
         return sorted((way for way in ways if way), key=len, reverse=True)
 
     def _open(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> bool:
-        """Whether some path through a branch passes no empty layer."""
+        """Whether some path through a branch passes no empty layer; what is written by index is not followed."""
+        if any(self._writes(user) for step in branch for user in step.users):
+            return True
         reached: set[fx.Node] = set()
-        for step in sorted(branch, key=self._order.__getitem__):
-            starts = any(above in self._above and above not in branch for above in step.all_input_nodes)
-            if (starts or not reached.isdisjoint(step.all_input_nodes)) and not self._closes(step, empty):
+        for step in sorted(branch & self._carriers, key=self._order.__getitem__):
+            sources = [above for above in step.all_input_nodes if above in self._above and above in self._carriers]
+            entered = any(above in reached or above not in branch for above in sources)
+            if entered and not self._closes(step, empty):
                 reached.add(step)
         return any(above in reached for above in node.all_input_nodes)
+
+    def _writes(self, node: fx.Node) -> bool:
+        value = node.args[2] if op_name(node, None) == "setitem" and node.op == "call_function" else None
+        return isinstance(value, fx.Node) and value in self._above and value in self._carriers
 
     def _closes(self, node: fx.Node, empty: Mapping[str, float]) -> bool:
         """Whether next to nothing gets through a node: of a recurrent layer or a sum of weights, all must be empty."""
@@ -170,17 +182,21 @@ class _Paths:
 
 
 class _Shapes(fx.Interpreter):
-    """Which nodes are tensors, and of what shape."""
+    """Which nodes are tensors, and of what shape; ``carriers`` hold tensors that hold more than a size or a type."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.extra_traceback = False
         self.found: dict[fx.Node, tuple[int, ...]] = {}
+        self.carriers: set[fx.Node] = set()
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, torch.Tensor):
             self.found[n] = tuple(result.shape)
+        made = op_name(n, None) if n.op in ("call_function", "call_method") else ""
+        if tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result) and made not in _MADE_LIKE:
+            self.carriers.add(n)
         return result
 
 
