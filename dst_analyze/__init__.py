@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
+    from dst_analyze.slimming.exact import exact_slim
     from dst_analyze.slimming.plan import slim_model, suggest_widths
     from dst_analyze.slimming.source import write_source
     from dst_analyze.slimming.values import SlimPlan, Verification
@@ -33,6 +34,7 @@ _HOMES = {
     "TracedModel": "model.tracing",
     "Verification": "slimming.values",
     "analyze": "analysis",
+    "exact_slim": "slimming.exact",
     "load_model": "model.loading",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
@@ -56,6 +58,7 @@ __all__ = [
     "Verification",
     "__version__",
     "analyze",
+    "exact_slim",
     "load_model",
     "mask_model",
     "rank_layers",

@@ -128,6 +128,12 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
     if plan.latency is not None:
         yield f"latency    {plan.latency:.1%} of the dense model's, measured here"
     yield from plan.notes
+    for branch in plan.depth:
+        most = ", ".join(f"{elide(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())
+        yield (
+            f"proposed, not done: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
+            f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
+        )
     reasons: dict[str, list[str]] = {}
     for frozen in plan.frozen:
         reasons.setdefault(frozen.reason, []).append(frozen.group)

@@ -18,6 +18,7 @@ from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, L
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
+from dst_analyze.slimming.depth import empty_branches, late_ratios
 from dst_analyze.slimming.groups import Coupling, Group
 from dst_analyze.slimming.timing import milliseconds
 from dst_analyze.slimming.values import FrozenGroup, GroupPlan, SlimPlan, TensorShape
@@ -52,7 +53,8 @@ def suggest_widths(
     evidence = sweep_evidence(coupling, record)
     limits = Limits(round_to, min_width, tuple(keep), unclear=() if include_unclear else unclear_layers(record))
     asked = {"params": target_params, "macs": target_macs, "latency": target_latency}
-    return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
+    plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
+    return plan.model_copy(update={"depth": empty_branches(traced, late_ratios(record))})
 
 
 def unclear_layers(record: SweepRecord) -> tuple[str, ...]:

@@ -49,6 +49,17 @@ class TensorShape(Json):
     dtype: str
 
 
+class EmptyBranch(Json):
+    """A residual branch that could be left out, and what that would save."""
+
+    add: str  # the node where it joins
+    place: str  # the module that adds, and where its forward is written
+    layers: tuple[str, ...]
+    empty: dict[str, float]  # those near empty: the most that any trial left of them
+    params: int
+    macs: int  # per sample
+
+
 class SlimPlan(Json):
     """Widths for a model of a given shape; `slim_model` builds it."""
 
@@ -66,6 +77,7 @@ class SlimPlan(Json):
     new_macs: int | None
     latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
     notes: tuple[str, ...] = ()
+    depth: tuple[EmptyBranch, ...] = ()  # proposed, not done
 
     @property
     def removal(self) -> dict[str, tuple[int, ...]]:
