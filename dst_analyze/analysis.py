@@ -10,8 +10,8 @@ from typing import Any
 from torch import fx
 
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.source import rank_run
 from dst_analyze.report.page import write_report
 from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.suggestion import write_suggestion, write_verification
@@ -38,7 +38,7 @@ class Analysis:
 
     @cached_property
     def ranking(self) -> Ranking:
-        return rank_layers(self.record)
+        return rank_run(self.record)
 
     def slim(self, *, write: bool = True, **asked: Any) -> SlimPlan:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""

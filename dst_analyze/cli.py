@@ -285,7 +285,7 @@ def analyze(
                 else:
                     with watching(plan.manifest, console(stderr=True)) as watch:
                         record = run_plan(plan, watch, workers)
-        from dst_analyze.ranking.rank import rank_layers
+        from dst_analyze.ranking.source import rank_run
         from dst_analyze.slimming.suggestion import suggested_once
 
         with redirect_stdout(sys.stderr):
@@ -299,7 +299,7 @@ def analyze(
             events(ReportWritten(str(page)))
         else:
             stdout = console()
-            ranking = rank_layers(record)
+            ranking = rank_run(record)
             show(stdout, *map(note_text, notes_of(record)), sweep_table(record, ranking, stdout.width))
             click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
             if isinstance(suggestion, DstError):

@@ -299,3 +299,18 @@ class Heads(nn.Module):
 
     def forward(self, x):
         return self.out(self.attention(x, x, x)[0].mean(1))
+
+
+def test_layers_that_shrink_together_are_ranked_together(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    residual = FILE.replace("self.two(self.one(x).relu())", "self.two(self.one(x).relu() + self.side(x))").replace(
+        "nn.Linear(64, hidden), nn.Linear(hidden, 10)",
+        "nn.Linear(64, hidden), nn.Linear(hidden, 10)\n        self.side = nn.Linear(64, hidden)",
+    )
+    (tmp_path / "m.py").write_text(residual)
+    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    assert "shrink together" in capsys.readouterr().out
+    assert (tmp_path / "run" / "groups.csv").read_text() == "layer,group\none,one\nside,one\n"
+    assert main(["rank", "run", "--format", "json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert dict(zip(groups["columns"], groups["rows"][0], strict=True))["layers"] in (1, 2)

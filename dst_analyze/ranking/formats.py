@@ -35,7 +35,23 @@ def text(ranking: Ranking, table: pd.DataFrame, width: int, by: str) -> str:
     heads, rows = _shown(table, by)
     below = [f"{len(ranking.table) - len(table)} more layers"] if len(table) < len(ranking.table) else []
     said = [f"Verdict: {ranking.verdict}.", *ranking.notes]
-    return "\n".join([plain_table(heads, rows, width), *below, "", *wrapped(said, width)])
+    return "\n".join([plain_table(heads, rows, width), *below, *_together(ranking, width), "", *wrapped(said, width)])
+
+
+def _together(ranking: Ranking, width: int) -> list[str]:
+    """Layers that must shrink together, as one."""
+    joint = ranking.groups[ranking.groups["layers"] > 1] if ranking.groups is not None else pd.DataFrame()
+    if joint.empty:
+        return []
+    columns = (
+        map(str, joint["layers"]),
+        joint["label"],
+        map(place, joint["rank"]),
+        map(signed, joint["redundancy"]),
+        map(short, joint["params_given_up"]),
+    )
+    rows = [[name, *cells] for name, *cells in zip(joint["group"], *columns, strict=True)]
+    return ["", plain_table(["shrink together", "layers", "label", "rank", "redundancy", "gives up"], rows, width)]
 
 
 def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:

@@ -8,13 +8,26 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.frames import read_frame
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.sweep.reading import read_run
+from dst_analyze.sweep.layout import GROUPS
+from dst_analyze.sweep.reading import read_csv, read_run
+from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.text import from_spreadsheet
+
+
+def rank_run(record: SweepRecord) -> Ranking:
+    """The ranking of a run, of layers that must shrink together too if the run folder knows them."""
+    path = record.folder / GROUPS
+    groups = None
+    if path.exists():
+        known = read_csv(path, ("layer", "group"), numbers=())
+        groups = dict(zip(map(from_spreadsheet, known["layer"]), map(from_spreadsheet, known["group"]), strict=True))
+    return rank_layers(record, groups=groups)
 
 
 def ranking_of(path: Path) -> Ranking:
     """The ranking of a run folder or of a CSV file with the columns layer, alpha, remaining, ..."""
     if path.is_dir():
-        return rank_layers(read_run(path))
+        return rank_run(read_run(path))
     if not path.exists():
         raise DataError(
             "there is no such folder or file", place=str(path), hint="give a run folder, or a CSV file of ratios"

@@ -10,8 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dst_analyze.ranking.formats import place, places, signed
-from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.source import rank_run
 from dst_analyze.ranking.table import by_reason, export_table, remaining_table
 from dst_analyze.report.figures import pattern_svg
 from dst_analyze.slimming.values import SlimPlan, Verification
@@ -27,7 +27,7 @@ J = TypeVar("J", bound=Json)
 def write_report(run_folder: Path | str) -> Path:
     """Write report.html and table.csv into a run folder, from that folder alone; returns the page's path."""
     record = read_run(run_folder)
-    ranking = rank_layers(record)
+    ranking = rank_run(record)
     write_csv(record.folder / TABLE, export_table(record, ranking))
     page = record.folder / REPORT
     write_text(page, render(record, ranking))
@@ -36,7 +36,7 @@ def write_report(run_folder: Path | str) -> Path:
 
 def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     """The page as text; the same record gives the same bytes."""
-    ranking = ranking or rank_layers(record)
+    ranking = ranking or rank_run(record)
     environment = Environment(
         loader=PackageLoader("dst_analyze.report", "."),
         autoescape=True,

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
+from dst_analyze.slimming.coupling import couple
+from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.events import SuggestionWritten
 from dst_analyze.sweep.files import write_csv, write_text
-from dst_analyze.sweep.layout import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
+from dst_analyze.sweep.layout import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.sources import DEFAULT_ROOT
@@ -48,7 +52,9 @@ def suggested_once(
     if (folder / PLAN).exists() and not again:
         return Suggestion(read_plan(folder), folder)
     try:
-        return write_suggestion(folder, traced, suggest_widths(traced, record, **asked))
+        coupling = couple(traced)
+        write_groups(folder, coupling)
+        return write_suggestion(folder, traced, suggest_widths(traced, record, coupling=coupling, **asked))
     except DstError as error:
         if again:
             raise
@@ -57,6 +63,16 @@ def suggested_once(
         if again:
             raise
         return DstError(f"{type(error).__name__}: {error}", hint="`dst-analyze slim RUN --debug` shows where")
+
+
+def write_groups(folder: Path, coupling: Coupling) -> None:
+    """Which layers must shrink together, for the ranking: those that make the same channels, where several do."""
+    rows: dict[str, str] = {}
+    for group in coupling.removable:
+        layers = group.layers("produces")
+        rows |= {layer: group.name for layer in layers if len(layers) > 1 and layer not in rows}
+    named = [(spreadsheet_name(layer), spreadsheet_name(group)) for layer, group in rows.items()]
+    write_csv(folder / GROUPS, pd.DataFrame(named, columns=["layer", "group"]))
 
 
 def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Suggestion:

@@ -13,9 +13,9 @@ CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv",
 HEAD = (MANIFEST, CONFIG, LAYERS)
 TABLE, REPORT = "table.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
-CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
+CHANGES, RATIOS, GROUPS = "changes.csv", "torch_pruning.json", "groups.csv"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
+DERIVED = (TABLE, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
 """Made from the trials, or from what was made from them."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
