@@ -66,7 +66,17 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"demo-[0-9a-f]{8}", folder.name)
     assert f"reports/{folder.name}/report.html" in done.stdout
     assert sorted(p.name for p in folder.iterdir()) == sorted(
-        [".lock", "SHA256SUMS", "config.json", "layers.csv", "manifest.json", "report.html", "table.csv", "trials"]
+        [
+            ".lock",
+            "SHA256SUMS",
+            "config.json",
+            "groups.csv",
+            "layers.csv",
+            "manifest.json",
+            "report.html",
+            "table.csv",
+            "trials",
+        ]
     )
     assert "dense, seed 0" in done.stderr
 

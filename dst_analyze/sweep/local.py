@@ -18,7 +18,7 @@ from dst_analyze.sweep.engine import Inline, failed
 from dst_analyze.sweep.events import Emit, TrialRetried
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
-from dst_analyze.sweep.processes import context, warm_up
+from dst_analyze.sweep.processes import context, ctrl_c_later, warm_up
 from dst_analyze.sweep.record import TrialKey, TrialOutput
 from dst_analyze.sweep.trial import Task
 from dst_analyze.sweep.worker import work
@@ -85,7 +85,8 @@ class _Crew:
         # No daemon: a user's DataLoader may have workers of its own.
         process = context().Process(target=work, args=(self.shipment.parcel, key, theirs), daemon=False)  # type: ignore[attr-defined]
         try:
-            process.start()
+            with ctrl_c_later():
+                process.start()
         except UNSENDABLE as error:
             ours.close()
             self.shipment.lighten(f"{type(error).__name__}: {error}")

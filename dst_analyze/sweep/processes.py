@@ -42,6 +42,19 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C waits until this is over: a server that is left in the middle of a request complains with a traceback."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def cool_down() -> None:
     """End the server at once; by itself it would notice only after it has imported everything."""
     if _FORKSERVER:
