@@ -28,6 +28,7 @@ from dst_analyze.ranking.frames import checked_frame
 from dst_analyze.sweep.digits import load_digits
 
 SUBSETS = 20
+ALPHAS = (1e-4, 3e-4, 1e-3)
 _SURE = ("redundant", "needed")
 
 
@@ -37,9 +38,8 @@ def frame_of(record: SweepRecord) -> pd.DataFrame:
 
 def at_the_end(table: pd.DataFrame, planting: Planting, by: str) -> bool:
     values = table.set_index("layer")[by].round(9)
-    if planting.needed:  # outright or tied: the output layer, through which everything passes too, also keeps all
-        return bool((values[sorted(planting.layers)] == values.min()).all())
-    return set(values.index[values == values.max()]) <= planting.layers
+    end = values.min() if planting.needed else values.max()
+    return set(values.index[values == end]) <= planting.layers
 
 
 def seed_by_seed(name: str, kind: str, frame: pd.DataFrame) -> None:
@@ -89,8 +89,9 @@ def main() -> None:
     for name in options.only.split(","):
         for kind in ("planted", "control"):
             out = options.runs / f"{name.replace(' ', '_')}-{kind}"
-            model = PLANTINGS[name].build(kind == "planted")
-            record = run_sweep(model, data, seeds=options.seeds, operator="compiled", out=out, resume=True)
+            planting = PLANTINGS[name]
+            asked = {"alphas": ALPHAS, "seeds": options.seeds, "exclude": planting.exclude, "operator": "compiled"}
+            record = run_sweep(planting.build(kind == "planted"), data, out=out, resume=True, **asked)
             frames.append(frame_of(record))
             seed_by_seed(name, kind, frames[-1])
     few_seeds(frames, options.seeds)

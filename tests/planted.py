@@ -109,17 +109,23 @@ class Neck(nn.Module):
         self.three, self.head = nn.Linear(32, 32), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.neck(self.one(x.flatten(1)).relu())
-        return self.head(self.three(self.two(x).relu()).relu())
+        x = x.flatten(1)
+        for layer in (self.one, self.neck, self.two, self.three):
+            x = layer(x).relu()
+        return self.head(x)
 
 
 @dataclass(frozen=True)
 class Planting:
-    """``layers`` are expected at one end of the ranking: the redundant one, or with ``needed`` the other."""
+    """``layers`` are expected at one end of the ranking: the redundant one, or with ``needed`` the other.
+
+    ``exclude``: layers that are not analysed, because by construction they belong at that end as well.
+    """
 
     net: Callable[..., nn.Module]
     layers: frozenset[str]
     needed: bool = False
+    exclude: tuple[str, ...] = ()
 
     def build(self, planted: bool) -> Callable[[], nn.Module]:
         return partial(self.net, planted)
@@ -130,6 +136,6 @@ PLANTINGS = {
     "widened": Planting(Widened, frozenset({"wide"})),
     "constant": Planting(Constant, frozenset({"blind"})),
     "duplicated": Planting(Duplicated, frozenset({"branch", "copy"})),
-    "neck": Planting(Neck, frozenset({"neck"}), needed=True),
+    "neck": Planting(Neck, frozenset({"neck"}), needed=True, exclude=("head",)),  # all passes the last layer too
     "wide branch": Planting(WideBranch, frozenset({"wide"})),
 }

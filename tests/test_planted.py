@@ -1,6 +1,7 @@
 """It is right: planted redundancy is found, by training for real. benchmarks/planted.py does it with ten seeds.
 
-Three seeds, two alphas and 300 steps each here: enough to fail if the ranking, or the training under it, goes wrong.
+Three seeds, two alphas and 300 steps each here (for the needed layer three and 600: it comes out later): enough to fail
+if the ranking, or the training under it, goes wrong.
 """
 
 import functools
@@ -21,9 +22,10 @@ def data():
 
 
 def swept(name, planted, folder):
-    record = run_sweep(
-        PLANTINGS[name].build(planted), data(), alphas=[3e-4, 1e-3], seeds=SEEDS, steps=300, out=folder / "run"
-    )
+    planting = PLANTINGS[name]
+    length = {"alphas": [1e-4, 3e-4, 1e-3], "steps": 600} if planting.needed else {"alphas": [3e-4, 1e-3], "steps": 300}
+    options = {**length, "seeds": SEEDS, "exclude": planting.exclude}
+    record = run_sweep(planting.build(planted), data(), out=folder / "run", **options)
     assert record.complete
     return record
 
@@ -31,8 +33,7 @@ def swept(name, planted, folder):
 def at_the_end(table, planting):
     """The layers that stand at the end of the table where the planted ones should."""
     end = table["redundancy"].min() if planting.needed else table["redundancy"].max()
-    found = set(table["layer"][(table["redundancy"] - end).abs() < 1e-9])
-    return found - {"head"} if planting.needed else found  # everything passes through the last layer too
+    return set(table["layer"][(table["redundancy"] - end).abs() < 1e-9])
 
 
 @pytest.mark.parametrize("name", ["wide", "constant", "duplicated", "neck"])
@@ -41,18 +42,14 @@ def test_planted_redundancy_heads_the_ranking(name, tmp_path):
     facts = record.layers[["layer", "params", "macs"]]
     for seed in range(SEEDS):  # each seed by itself
         alone = rank_layers(record.frame[record.frame["seed"] == seed].merge(facts, on="layer"))
-        if not planting.needed:
-            assert at_the_end(alone.table, planting) <= planting.layers
-        else:
-            # Not outright last: with ten seeds it is so on 7, tied on 8. The control stands here too, but unlabelled.
-            assert set(alone.ordered().tail(2)["layer"]) == {"head", *planting.layers}
+        assert at_the_end(alone.table, planting) <= planting.layers
     ranking = rank_layers(record)
     assert at_the_end(ranking.table, planting) <= planting.layers
     assert "no ranking" not in ranking.verdict
     label = ranking.table.set_index("layer")["label"][sorted(planting.layers)]
-    assert set(label) <= ({"needed"} if planting.needed else {"redundant", "unclear"})
-    if name in ("wide", "constant", "neck"):
-        assert set(label) == {"needed" if planting.needed else "redundant"}
+    assert set(label) <= {"needed" if planting.needed else "redundant", "unclear"}
+    if name in ("wide", "constant"):
+        assert set(label) == {"redundant"}
 
 
 @pytest.mark.parametrize("name", ["wide", "duplicated"])  # the control of "constant" is that of "wide"
