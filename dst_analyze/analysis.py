@@ -13,12 +13,14 @@ from dst_analyze.model.tracing import TracedModel
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
 from dst_analyze.report.page import write_report
+from dst_analyze.slimming.coupling import couple
+from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.suggestion import write_suggestion, write_verification
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.events import Emit, nobody
-from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
+from dst_analyze.sweep.grid import EngineName, run_here, what_to_do
 from dst_analyze.sweep.layout import VERIFIED
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
@@ -40,18 +42,21 @@ class Analysis:
     def ranking(self) -> Ranking:
         return rank_run(self.record)
 
+    @cached_property
+    def coupling(self) -> Coupling:
+        """Which channels belong together."""
+        return couple(self.traced)
+
     def slim(self, *, write: bool = True, **asked: Any) -> SlimPlan:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
-        if not any(name.startswith("target_") for name in asked):
-            asked["target_params"] = 0.5
-        plan = suggest_widths(self.traced, self.record, **asked)
+        plan = suggest_widths(self.traced, self.record, coupling=self.coupling, **asked)
         if write:
-            write_suggestion(self.record.folder, self.traced, plan)
+            write_suggestion(self.record.folder, self.traced, plan, self.coupling)
         return plan
 
     def build(self, plan: SlimPlan) -> fx.GraphModule:
         """The slim model, with the weights that are left of the one that was given."""
-        return slim_model(self.traced, plan)
+        return slim_model(self.traced, plan, coupling=self.coupling)
 
     def verify(self, plan: SlimPlan, *, seeds: int = 3, steps: int | None = None) -> Verification:
         """The suggestion trained against the dense model and others of its size; kept in the run folder."""
@@ -78,12 +83,13 @@ def analyze(
     resume: bool = False,
     retry_failed: bool = False,
     force: bool = False,
-    jobs: int = 1,
+    jobs: int | None = None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
     listener: Emit = nobody,
     **options: Any,
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    with chosen_engine(plan, "local", jobs) as engine:
-        return Analysis(plan.task, run_plan(plan, listener, engine))
+    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener))

@@ -176,8 +176,7 @@ _SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_widt
 
 def _slim_asked(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a suggestion, taken out of all others."""
-    asked = {name: value for name in _SLIM if (value := options.pop(name, None)) not in (None, (), False)}
-    return asked if any(name.startswith("target_") for name in asked) else {"target_params": 0.5, **asked}
+    return {name: value for name in _SLIM if (value := options.pop(name, None)) not in (None, (), False)}
 
 
 @commands.command(DEFAULT, hidden=True, add_help_option=False)
@@ -262,6 +261,7 @@ def analyze(
         processes.warm_up()  # workers import torch while this process does
     try:
         from dst_analyze.model.loading import parse_model_args
+        from dst_analyze.slimming.budget import check_asked
         from dst_analyze.sweep.events import ReportWritten
         from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
         from dst_analyze.sweep.notes import notes_of
@@ -270,8 +270,8 @@ def analyze(
         from dst_analyze.text import wrapped
         from dst_analyze.watch import JsonLines, watching
 
-        explicit = any(options[name] not in (None, (), False) for name in _SLIM)
         asked = _slim_asked(options)
+        check_asked(asked)  # before hours of training, not after
         given = {name: value for name, value in options.items() if value is not None}
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
         events = JsonLines(sys.stdout)
@@ -289,7 +289,7 @@ def analyze(
         from dst_analyze.slimming.suggestion import suggested_once
 
         with redirect_stdout(sys.stderr):
-            suggestion = suggested_once(plan.task.traced, record, asked, again=explicit)
+            suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked))
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
@@ -328,6 +328,7 @@ def analyze(
 def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
     from dst_analyze.report.page import write_report
+    from dst_analyze.slimming.coupling import couple
     from dst_analyze.slimming.plan import suggest_widths
     from dst_analyze.slimming.suggestion import task_of, write_suggestion
     from dst_analyze.sweep.reading import read_run
@@ -337,8 +338,9 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
     record = read_run(run_folder)
     with redirect_stdout(sys.stderr):
         traced = task_of(record, data_root=data_root).traced
-        plan = suggest_widths(traced, record, **_slim_asked(options))
-        written = write_suggestion(out or record.folder, traced, plan)
+        coupling = couple(traced)
+        plan = suggest_widths(traced, record, coupling=coupling, **_slim_asked(options))
+        written = write_suggestion(out or record.folder, traced, plan, coupling)
     if out is None:
         write_report(record.folder)
     stdout = console()

@@ -598,3 +598,14 @@ def _zeroed(m: Net, x: torch.Tensor) -> torch.Tensor:
     bias = m.bias.clone()
     bias[2:6].zero_()
     return m.head(F.linear(x, m.weight, bias))
+
+
+class Strange(nn.Module):
+    """Its forward asks for a tensor's contents: an opaque leaf."""
+
+    def __init__(self, inputs: int = 8) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(self.layer(x).detach().numpy())

@@ -8,7 +8,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from channels import CASES, Case, Net, conv, images, vectors
+from channels import CASES, Case, Net, Strange, conv, images, vectors
 from torch import nn
 from torch.nn import functional as F
 from zoo import ZOO
@@ -61,17 +61,6 @@ def test_an_operation_not_in_the_table_freezes_what_it_touches_and_says_where() 
     reason = reasons(coupling)["stem"]
     assert "not understood (local_response_norm at " in reason
     assert "channels.py:" in reason
-
-
-class Strange(nn.Module):
-    """Its forward asks for a tensor's contents: an opaque leaf."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(self.layer(x).detach().numpy())
 
 
 def test_opaque_leaves_stay_with_all_they_touch() -> None:

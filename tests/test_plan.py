@@ -243,6 +243,14 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(FILE)
     assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    assert main(["m.py", "--alphas", "1e-4", "--steps", "4", "--out", "other", "--target-macs", "1.5"]) == 2
+    assert "not a share" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()  # before training
+    assert (
+        main(["m.py", "--alphas", "1e-4", "--steps", "4", "--out", "other", "--target-macs", "0.5", "--jobs", "1"]) == 0
+    )
+    assert "no slimmer architecture" in capsys.readouterr().out  # of one trial there is no ranking, but a report
+    assert (tmp_path / "other" / "report.html").exists()
     assert main(["verify", "run"]) == 2
     assert "no plan" in capsys.readouterr().err
     assert main(["slim", "run", "--target-params", "1.5"]) == 2

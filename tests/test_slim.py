@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from channels import CASES, Case, Net
+from channels import CASES, Case, Net, Strange
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -191,16 +191,8 @@ def test_impossible_removals_are_refused_by_name() -> None:
 
 
 def test_without_a_graph_there_is_nothing_to_slim() -> None:
-    class Refusing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(5, 8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.from_numpy(self.layer(x).detach().numpy())
-
     with pytest.raises(ModelError, match="no graph"):
-        slim(trace_model(Refusing(), torch.randn(2, 5)), {})
+        slim(trace_model(Strange(5), torch.randn(2, 5)), {})
 
 
 def test_the_check_names_the_first_node_that_differs() -> None:

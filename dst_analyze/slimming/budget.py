@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 
+from dst_analyze.errors import OptionError
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling, Group
 
@@ -38,6 +40,17 @@ def _by_units(evidence: GroupEvidence, generosity: float) -> float:
 
 RULES: dict[str, Rule] = {"density": _by_density, "sqrt": _by_root, "units": _by_units}
 DEFAULT_RULE = "density"
+
+
+def check_asked(options: Mapping[str, Any]) -> None:
+    """Refuse options of a suggestion (those of `suggest_widths`) that make no budget."""
+    rule = options.get("rule", DEFAULT_RULE)
+    if rule not in RULES:
+        raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
+    for name, share in options.items():
+        if name.startswith("target_") and share is not None and not 0 < share < 1:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(f"{share} is not a share between 0 and 1", place=option, hint="such as 0.5")
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,11 @@ def contenders(
 ) -> list[Contender]:
     """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
     # By the budget the suggestion was made for; each as large as the suggestion came out.
-    reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
-    targets = {name: reached[name] for name in plan.asked if name != "latency"}
+    counted = [name for name in plan.asked if name != "latency"] or ["params"]
+    asked = {name: plan.reached[name] for name in counted}
 
     def of(evidence: Evidence) -> SlimPlan:
-        return plan_widths(
-            traced, coupling, evidence, rule="density", limits=limits, asked=targets or {"params": reached["params"]}
-        )
+        return plan_widths(traced, coupling, evidence, rule="density", limits=limits, asked=asked)
 
     rng = np.random.default_rng(0)
     chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}

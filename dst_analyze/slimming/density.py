@@ -72,18 +72,14 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
 
 def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | None:
     """The density of each unit in one trial; None where no mask touches the group."""
-    first = {unit: place for place, unit in enumerate(group.units)}
     sums = {role: np.zeros((2, group.width)) for role in ("produces", "reads")}
     for member in group.members:
         mask = masks.get(member.name)
         if mask is None or member.role not in sums:
             continue
         kept = np.moveaxis(mask, member.dim, 0).reshape(mask.shape[member.dim], -1)
-        for units in coupling.parameters[member.name].axes[member.dim]:
-            places = np.array([first.get(unit, -1) for unit in units.tolist()])
-            mine = places >= 0
-            np.add.at(sums[member.role][0], places[mine], kept[mine].sum(1))
-            np.add.at(sums[member.role][1], places[mine], kept.shape[1])
+        sums[member.role][0] += coupling.by_unit(group, member, kept.sum(1))
+        sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), kept.shape[1]))
     ends = [left / whole for left, whole in sums.values() if whole.all()]
     return _both_ends(ends)
 

@@ -120,6 +120,15 @@ class Coupling:
     def group(self, name: str) -> Group:
         return next(group for group in self.groups if group.name == name)
 
+    def by_unit(self, group: Group, member: Member, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values along one of a group's axes, summed up for each of its units."""
+        first = {unit: place for place, unit in enumerate(group.units)}
+        sums = np.zeros(group.width)
+        for units in self.parameters[member.name].axes[member.dim]:
+            places = np.array([first.get(unit, -1) for unit in units.tolist()])
+            np.add.at(sums, places[places >= 0], values[places >= 0])
+        return sums
+
     def graph(self) -> nx.Graph[str]:
         """Layers and groups: an edge for every axis a group runs along, with the axis and the role it plays there."""
         import networkx as nx

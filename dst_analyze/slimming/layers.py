@@ -148,7 +148,7 @@ def _grouped(
     return [made]
 
 
-@rules("conv1d", "conv2d", "conv3d")
+@rules("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 def _conv(call: Call) -> Act:
     bias = call.get(2, "bias")
     return convolution(
@@ -157,19 +157,7 @@ def _conv(call: Call) -> Act:
         call.get(1, "weight"),
         bias if isinstance(bias, Act) else None,
         call.get(6, "groups", 1),
-    )
-
-
-@rules("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _conv_transposed(call: Call) -> Act:
-    bias = call.get(2, "bias")
-    return convolution(
-        call,
-        call.get(0, "input"),
-        call.get(1, "weight"),
-        bias if isinstance(bias, Act) else None,
-        call.get(6, "groups", 1),
-        transposed=True,
+        transposed="transpose" in call.op,
     )
 
 

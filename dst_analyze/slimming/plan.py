@@ -14,7 +14,7 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.verdict import NOT_MEASURED, UNCLEAR
-from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, widths_for
+from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, check_asked, widths_for
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
@@ -27,6 +27,7 @@ from dst_analyze.sweep.layout import MASKS, trial_folder
 from dst_analyze.sweep.masks import read_masks
 from dst_analyze.sweep.record import SweepRecord
 
+DEFAULT_TARGET = {"params": 0.5}
 _LATENCY_TRIES = 7
 
 
@@ -46,13 +47,15 @@ def suggest_widths(
 ) -> SlimPlan:
     """Widths for a share of the model's parameters, MACs or measured latency, or all of them, from a sweep's record.
 
-    Latency is that of a forward pass over the example on the machine this runs on. Groups made by layers that the
-    ranking calls unclear are left alone, unless ``include_unclear``.
+    Half of the parameters, unless something else is asked for. Latency is that of a forward pass over the example on
+    the machine this runs on. Groups made by layers that the ranking calls unclear are left alone, unless
+    ``include_unclear``.
     """
     coupling = coupling or couple(traced)
     evidence = sweep_evidence(coupling, record)
     limits = Limits(round_to, min_width, tuple(keep), unclear=() if include_unclear else unclear_layers(record))
-    asked = {"params": target_params, "macs": target_macs, "latency": target_latency}
+    given = {"params": target_params, "macs": target_macs, "latency": target_latency}
+    asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
     plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
     return plan.model_copy(update={"depth": empty_branches(traced, late_ratios(record))})
 
@@ -87,17 +90,12 @@ def plan_widths(
     *,
     rule: str = DEFAULT_RULE,
     limits: Limits,
-    asked: Mapping[str, float | None],
+    asked: Mapping[str, float],
 ) -> SlimPlan:
     """The plan that evidence leads to; its sizes are counted on the model that was built from it."""
-    if rule not in RULES:
-        raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
-    wanted = {name: value for name, value in asked.items() if value is not None}
-    if not wanted:
+    if not asked:
         raise OptionError("nothing says how small the model should be", hint="give --target-params or --target-macs")
-    for name, share in wanted.items():
-        if not 0 < share < 1:
-            raise OptionError(f"{share} is not a share between 0 and 1", place=f"--target-{name}", hint="such as 0.5")
+    check_asked({**{f"target_{name}": share for name, share in asked.items()}, "rule": rule})
     if traced.graph_module is not None and coupling.removable and all(map(limits.kept, coupling.removable)):
         raise ModelError(
             f"nothing may be removed: every group of channels is {limits.kept(coupling.removable[0])}",
@@ -115,13 +113,13 @@ def plan_widths(
         return widths_for(coupling.removable, evidence, RULES[rule], limits, count, share * count({}))
 
     widths: Widths = {group.name: group.width for group in coupling.removable}
-    for name, share in wanted.items():
+    for name, share in asked.items():
         if name == "latency":
             chosen = _for_latency(traced, coupling, share, lambda params: widths_of("params", params))
         else:
             chosen = widths_of(name, share)
         widths = {group: min(width, chosen.get(group, width)) for group, width in widths.items()}
-    return plan_of(traced, coupling, widths, evidence, rule=rule, asked=wanted, limits=limits)
+    return plan_of(traced, coupling, widths, evidence, rule=rule, asked=asked, limits=limits)
 
 
 def _for_latency(traced: TracedModel, coupling: Coupling, share: float, widths_of: Callable[[float], Widths]) -> Widths:
@@ -217,10 +215,7 @@ def _size(module: torch.nn.Module) -> int:
 
 def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
     """What to say where a budget is not met to within the tolerance."""
-    notes = []
-    reached = {"params": plan.new_params / plan.params, "macs": (plan.new_macs or 0) / (plan.macs or 1)}
-    if plan.latency is not None:
-        reached["latency"] = plan.latency
+    notes, reached = [], plan.reached
     binding = [name for name, share in plan.asked.items() if abs(reached[name] - share) <= TOLERANCE * share]
     for name, share in plan.asked.items():
         if name in binding or (binding and reached[name] < share):
@@ -240,20 +235,20 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
 
 def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
     """The size of the weights that make each unit: which of two equally thin ones to rather lose."""
-    first = {unit: place for place, unit in enumerate(group.units)}
     sums = np.zeros(group.width)
     for member in group.members:
         if member.role == "produces" and member.name in weights:
             moved = weights[member.name].float().movedim(member.dim, 0)
-            weight = moved.reshape(len(moved), -1).square().sum(1).cpu().numpy()
-            for units in coupling.parameters[member.name].axes[member.dim]:
-                places = np.array([first.get(unit, -1) for unit in units.tolist()])
-                np.add.at(sums, places[places >= 0], weight[places >= 0])
+            sums += coupling.by_unit(group, member, moved.reshape(len(moved), -1).square().sum(1).cpu().numpy())
     return sums
 
 
 def slim_model(
-    model: torch.nn.Module | TracedModel, plan: SlimPlan, example_inputs: Any = None
+    model: torch.nn.Module | TracedModel,
+    plan: SlimPlan,
+    example_inputs: Any = None,
+    *,
+    coupling: Coupling | None = None,
 ) -> torch.fx.GraphModule:
     """The model that a plan describes, with the trained weights that are left; the one given is not touched."""
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
@@ -269,7 +264,7 @@ def slim_model(
                 f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
                 hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
             )
-    return slim(traced, plan.removal)
+    return slim(traced, plan.removal, coupling=coupling)
 
 
 def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:

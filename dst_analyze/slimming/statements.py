@@ -13,7 +13,7 @@ from torch import fx
 from torch.nn import functional as F
 
 from dst_analyze.slimming.constructors import Imports
-from dst_analyze.slimming.writing import SourceError, attribute, identifier, is_plain, literal, wrapped
+from dst_analyze.slimming.writing import SourceError, attribute, collection, identifier, is_plain, literal, wrapped
 
 _INFIX: dict[Any, str] = {
     operator.add: "+",
@@ -168,12 +168,6 @@ class _Writer:
                     "self.training" if value.target == "training" else attribute("self", str(value.target), self._slim)
                 )
             return self.names[value]
-        if isinstance(value, tuple):
-            return f"({', '.join(map(self._value, value))}{',' if len(value) == 1 else ''})"
-        if isinstance(value, list):
-            return f"[{', '.join(map(self._value, value))}]"
-        if isinstance(value, dict):
-            return f"{{{', '.join(f'{literal(key)}: {self._value(item)}' for key, item in value.items())}}}"
-        if isinstance(value, slice):
-            return f"slice({self._value(value.start)}, {self._value(value.stop)}, {self._value(value.step)})"
+        if isinstance(value, tuple | list | dict | slice):
+            return collection(value, self._value)
         return literal(value)

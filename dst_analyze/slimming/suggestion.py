@@ -54,14 +54,11 @@ def suggested_once(
     try:
         coupling = couple(traced)
         write_groups(folder, coupling)
-        return write_suggestion(folder, traced, suggest_widths(traced, record, coupling=coupling, **asked))
+        plan = suggest_widths(traced, record, coupling=coupling, **asked)
+        return write_suggestion(folder, traced, plan, coupling)
     except DstError as error:
-        if again:
-            raise
         return error
     except Exception as error:  # a sweep of hours is not to be lost to a model that nobody thought of here
-        if again:
-            raise
         return DstError(f"{type(error).__name__}: {error}", hint="`dst-analyze slim RUN --debug` shows where")
 
 
@@ -75,9 +72,9 @@ def write_groups(folder: Path, coupling: Coupling) -> None:
     write_csv(folder / GROUPS, pd.DataFrame(named, columns=["layer", "group"]))
 
 
-def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan) -> Suggestion:
+def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling) -> Suggestion:
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
-    model = slim_model(traced, plan)
+    model = slim_model(traced, plan, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
     write_source(model, folder / SLIM_SOURCE)
     lines = changed_lines(traced, model)

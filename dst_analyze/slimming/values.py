@@ -80,6 +80,12 @@ class SlimPlan(Json):
     depth: tuple[EmptyBranch, ...] = ()  # proposed, not done
 
     @property
+    def reached(self) -> dict[str, float]:
+        """What is left of the model, as shares: its parameters, its MACs, and its latency where that was measured."""
+        shares = {"params": self.new_params / self.params, "macs": (self.new_macs or 0) / (self.macs or 1)}
+        return shares if self.latency is None else {**shares, "latency": self.latency}
+
+    @property
     def removal(self) -> dict[str, tuple[int, ...]]:
         return {group.group: group.removed for group in self.groups if group.removed}
 

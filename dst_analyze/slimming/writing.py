@@ -6,6 +6,7 @@ import builtins
 import itertools
 import keyword
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,19 +47,24 @@ def literal(value: Any) -> str:
         return repr(int(value))
     if isinstance(value, str):
         return _quoted(value)
-    if isinstance(value, tuple):  # torch.Size too
-        return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, list):
-        return f"[{', '.join(map(literal, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
-    if isinstance(value, slice):
-        return f"slice({literal(value.start)}, {literal(value.stop)}, {literal(value.step)})"
+    if isinstance(value, tuple | list | dict | slice):  # torch.Size too
+        return collection(value, literal)
     if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
         return str(value)
     if isinstance(value, torch.device):
         return f"torch.device({_quoted(str(value))})"
     raise SourceError(f"a value of type {type(value).__name__} cannot be written as source")
+
+
+def collection(value: tuple[Any, ...] | list[Any] | dict[Any, Any] | slice, of: Callable[[Any], str]) -> str:
+    """A tuple, list, dict or slice as Python writes it, its items as ``of`` writes them."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(of, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(of, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{literal(key)}: {of(item)}' for key, item in value.items())}}}"
+    return f"slice({of(value.start)}, {of(value.stop)}, {of(value.step)})"
 
 
 def _quoted(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
-from typing import Protocol
+from collections import deque
+from collections.abc import Collection, Generator, Iterable
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -35,6 +36,48 @@ class Inline:
     def run(self, task: Task, keys: Iterable[TrialKey], emit: Emit) -> Generator[TrialOutput, None, None]:
         for key in keys:
             yield attempt(task, key, emit)
+
+
+class Crew(Protocol):
+    """Workers elsewhere: who waits, who runs, and what becomes of them."""
+
+    waiting: deque[TrialKey]
+
+    @property
+    def running(self) -> Collection[Any]: ...
+
+    @property
+    def sendable(self) -> bool:
+        """Whether the task can be sent to workers at all."""
+
+    def start(self) -> None:
+        """Send the next trial that waits."""
+
+    def ready(self) -> Iterable[Any]:
+        """Wait for workers that have something to say, or are lost."""
+
+    def hear(self, worker: Any) -> TrialOutput | None:
+        """Pass on what a worker says; its output once it is there, or if it never will be."""
+
+    def disband(self) -> None:
+        """End all that is still running."""
+
+
+def run_crew(crew: Crew, most: int, task: Task, emit: Emit) -> Generator[TrialOutput, None, None]:
+    """Keep at most so many workers busy until all trials are done; right here, if nothing can be sent."""
+    try:
+        while crew.waiting or crew.running:
+            while crew.waiting and len(crew.running) < most and crew.sendable:
+                crew.start()
+            if not crew.sendable and not crew.running:
+                yield from Inline().run(task, crew.waiting, emit)
+                return
+            for worker in crew.ready():
+                output = crew.hear(worker)
+                if output is not None:
+                    yield output
+    finally:
+        crew.disband()
 
 
 def attempt(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:

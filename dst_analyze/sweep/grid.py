@@ -59,10 +59,17 @@ def run_sweep(
     """
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
+    return run_here(plan, jobs, engine, ray_address, listener)
+
+
+def run_here(
+    plan: Plan, jobs: int | None, engine: EngineName = "local", ray_address: str | None = None, emit: Emit = nobody
+) -> SweepRecord:
+    """Run a plan from a program: in its own process, unless it asks for several jobs or for Ray."""
     if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-        return run_plan(plan, listener)
+        return run_plan(plan, emit)
     with chosen_engine(plan, engine, jobs, ray_address) as workers:
-        return run_plan(plan, listener, workers)
+        return run_plan(plan, emit, workers)
 
 
 def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> SweepRecord:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send tensors as shared memory
 
-from dst_analyze.sweep.engine import Inline, failed
+from dst_analyze.sweep.engine import failed, run_crew
 from dst_analyze.sweep.events import Emit, TrialRetried
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
@@ -36,19 +36,7 @@ class LocalWorkers:
         crew = _Crew(task, keys, self.again, emit)
         if crew.waiting:
             warm_up()
-        try:
-            while crew.waiting or crew.running:
-                while crew.waiting and len(crew.running) < self.jobs and crew.shipment.parcel is not None:
-                    crew.start()
-                if crew.shipment.parcel is None and not crew.running:
-                    yield from Inline().run(task, crew.waiting, emit)
-                    return
-                for worker in crew.ready():
-                    output = crew.hear(worker)
-                    if output is not None:
-                        yield output
-        finally:
-            crew.disband()
+        yield from run_crew(crew, self.jobs, task, emit)
 
 
 @dataclass
@@ -77,6 +65,10 @@ class _Crew:
         # A model and data that were asked for by name are nobody else's.
         self.shipment = Shipment(own(task) if again is None else task, again, emit)
         self.killed: Counter[TrialKey] = Counter()
+
+    @property
+    def sendable(self) -> bool:
+        return self.shipment.parcel is not None
 
     def start(self) -> None:
         """Send the next trial to a new worker."""

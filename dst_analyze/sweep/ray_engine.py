@@ -24,7 +24,7 @@ from ray.exceptions import (
 
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.model.failures import headline
-from dst_analyze.sweep.engine import Inline, failed
+from dst_analyze.sweep.engine import failed, run_crew
 from dst_analyze.sweep.events import Emit, Notice, TrialRetried
 from dst_analyze.sweep.local import ATTEMPTS
 from dst_analyze.sweep.luggage import Luggage
@@ -162,20 +162,8 @@ class RayTasks:
 
     def run(self, task: Task, keys: Iterable[TrialKey], emit: Emit) -> Generator[TrialOutput, None, None]:
         crew = _Crew(Shipment(task, self.again, emit), self.needs, deque(keys), emit)
-        try:
-            while crew.waiting or crew.running:
-                # Without a limit all are handed to Ray at once: nodes that join later find work.
-                while crew.waiting and len(crew.running) < (self.limit or 1 << 30) and crew.load is not None:
-                    crew.start()
-                if crew.load is None and not crew.running:
-                    yield from Inline().run(task, crew.waiting, emit)
-                    return
-                for trial in crew.ready():
-                    output = crew.hear(trial)
-                    if output is not None:
-                        yield output
-        finally:
-            crew.disband()
+        # Without a limit all are handed to Ray at once: nodes that join later find work.
+        yield from run_crew(crew, self.limit or 1 << 30, task, emit)
 
 
 @dataclass
@@ -210,6 +198,10 @@ class _Crew:
             except UNSENDABLE as error:
                 self.shipment.lighten(headline(error))
         return None
+
+    @property
+    def sendable(self) -> bool:
+        return self.load is not None
 
     def start(self) -> None:
         key = self.waiting.popleft()
