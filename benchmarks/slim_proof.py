@@ -39,7 +39,7 @@ NETS = {
     "demo": ("dst_analyze/examples/demo.py", None),
     "lenet_5": ("benchmarks/nets.py:lenet_5", "mnist"),
     "vgg": ("benchmarks/nets.py:vgg", "npz:{shared}/data/cifar10-20k.npz"),
-    "resnet": ("benchmarks/nets.py:resnet", "npz:{shared}/data/cifar10-20k.npz"),
+    "resnet": ("benchmarks/nets.py:small_resnet", "npz:{shared}/data/cifar10-20k.npz"),
 }
 SIZES = ("params=0.5", "params=0.25", "params=0.1", "macs=0.5")
 ROOT = Path(__file__).parents[1]
