@@ -7,7 +7,7 @@ import json
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +16,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.options import (
+    Sectioned,
+    choice,
+    data_options,
+    data_root_option,
+    debug_option,
+    folder,
+    json_option,
+    machine_options,
+    model_options,
+    output_options,
+    run_argument,
+    slim_asked,
+    slim_options,
+    sweep_options,
+    training_options,
+)
 from dst_analyze.version import __version__
 
 if TYPE_CHECKING:
@@ -88,20 +105,6 @@ class DefaultGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def _alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
-    return value if value == "auto" else _numbers(ctx, param, value)
-
-
-def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """Numbers separated by commas; whether they make sense is the sweep's to say."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
-
-
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         # The package's metadata know torch's version without importing it.
@@ -123,122 +126,14 @@ def commands() -> None:
     """
 
 
-Decorated = Callable[..., Any]
-
-
-def choice(name: str, *values: str, text: str) -> Callable[[Decorated], Decorated]:
-    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
-
-
-def model_options(command: Decorated) -> Decorated:
-    """What every command that takes a model takes too."""
-    for option in (
-        click.option("--debug", is_flag=True, help="Show the whole traceback of an error."),
-        click.option(
-            "--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."
-        ),
-        click.option(
-            "--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."
-        ),
-        click.option(
-            "--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."
-        ),
-        click.argument("model"),
-    ):
-        command = option(command)
-    return command
-
-
-def slim_options(command: Decorated) -> Decorated:
-    """How small a model should become, and how."""
-    for option in (
-        click.option("--rule", type=click.Choice(["density", "sqrt", "units"]), help="How a budget is shared out."),
-        click.option("--include-unclear", is_flag=True, help="Narrow layers too that the ranking calls unclear."),
-        click.option(
-            "--keep", multiple=True, metavar="PATTERN", help="Leave such layers as wide as they are; repeatable."
-        ),
-        click.option("--min-width", type=click.IntRange(1), metavar="N", help="No layer narrower.  [default: 1]"),
-        click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths in multiples of N.  [default: 8]"),
-        click.option(
-            "--target-latency", type=float, metavar="SHARE", help="... of its measured time for a forward pass."
-        ),
-        click.option("--target-macs", type=float, metavar="SHARE", help="... of its MACs."),
-        click.option(
-            "--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep.  [default: 0.5]"
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "include_unclear", "rule")
-
-
-def _slim_asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a suggestion, taken out of all others."""
-    return {name: value for name in _SLIM if (value := options.pop(name, None)) not in (None, (), False)}
-
-
-@commands.command(DEFAULT, hidden=True, add_help_option=False)
+@commands.command(DEFAULT, cls=Sectioned, hidden=True, add_help_option=False)
 @model_options
-@click.option(
-    "--alphas",
-    callback=_alphas,
-    metavar="A,B,...",
-    help="Strengths of pruning, a trial for each; auto finds some that leave 80 to 10 % of the model.  [default: auto]",
-)
-@click.option(
-    "--target-remaining",
-    callback=_numbers,
-    metavar="R,S,...",
-    help="Search the alpha that leaves each of these shares of the weights, such as 0.5,0.2.",
-)
-@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds.")
-@click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]")
-@click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data.")
-@click.option("--until-stable", is_flag=True, help="End a trial once the order of its layers no longer changes.")
-@click.option("--max-epochs", type=int, metavar="N", help="With --until-stable: the longest a trial may take.")
-@click.option(
-    "--control", type=click.Choice(["shuffled-labels"]), help="Repeat the sweep on data that have nothing to teach."
-)
-@click.option("--batch-size", type=int, metavar="N", help="Samples per batch.  [default: 64]")
-@click.option(
-    "--data",
-    metavar="NAME",
-    help="npz:PATH, imagefolder:PATH, mnist, fashionmnist, kmnist, cifar10, cifar100, svhn or digits, "
-    "in place of the model file's own.",
-)
-@click.option(
-    "--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.  [default: data]"
-)
-@click.option("--download", is_flag=True, help="Fetch the data set if it is not there.")
-@click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd, momentum 0.9]")
-@click.option("--lr", type=float, metavar="RATE", help="Learning rate.  [default: 0.05; 0.001 for Adam]")
-@choice("--schedule", "step", "cosine", "onecycle", "constant", text="How the learning rate falls.")
-@click.option("--weight-decay", type=float, metavar="X", help="On weights, never on thresholds.  [default: 0]")
-@click.option(
-    "--threshold-clock",
-    type=float,
-    metavar="X",
-    help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
-)
-@choice("--device", "auto", "cpu", "cuda", "mps", text="Where to train.")
-@click.option("--amp", is_flag=True, help="Matmuls and convolutions in bfloat16.")
-@choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight.")
-@choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step.")
-@choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run folder.  [default: reports/NAME-HASH]")
-@click.option("--resume", is_flag=True, help="Finish a run: train what is missing or damaged in its folder.")
-@click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed.")
-@click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one.")
-@click.option("--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]")
-@choice("--engine", "local", "ray", text="Train in processes of this machine, or in Ray tasks.")
-@click.option(
-    "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
-)
+@data_options
+@sweep_options
+@training_options
+@machine_options
 @slim_options
-@click.option("--quiet", is_flag=True, help="Show the result only.")
-@click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there.")
+@output_options
 def analyze(
     model: str,
     model_args: tuple[str, ...],
@@ -270,7 +165,7 @@ def analyze(
         from dst_analyze.text import wrapped
         from dst_analyze.watch import JsonLines, watching
 
-        asked = _slim_asked(options)
+        asked = slim_asked(options)
         check_asked(asked)  # before hours of training, not after
         given = {name: value for name, value in options.items() if value is not None}
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
@@ -318,13 +213,11 @@ def analyze(
 
 
 @commands.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
+@run_argument
 @slim_options
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write.  [default: the run folder]"
-)
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.")
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@folder("--out", "Where to write.  [default: the run folder]")
+@data_root_option
+@debug_option
 def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
     from dst_analyze.report.page import write_report
@@ -339,7 +232,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
     with redirect_stdout(sys.stderr):
         traced = task_of(record, data_root=data_root).traced
         coupling = couple(traced)
-        plan = suggest_widths(traced, record, coupling=coupling, **_slim_asked(options))
+        plan = suggest_widths(traced, record, coupling=coupling, **slim_asked(options))
         written = write_suggestion(out or record.folder, traced, plan, coupling)
     if out is None:
         write_report(record.folder)
@@ -351,12 +244,12 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
 
 
 @commands.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each model."
 )
-@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie.")
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@data_root_option
+@debug_option
 def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
     from dst_analyze.report.page import write_report
@@ -384,7 +277,8 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
 
 @commands.command()
 @model_options
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+@json_option
+@debug_option
 def inspect(
     model: str,
     model_args: tuple[str, ...],
@@ -452,8 +346,8 @@ def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
 
 
 @commands.command()
-@click.argument("run_folder", type=click.Path(path_type=Path))
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@run_argument
+@debug_option
 def report(run_folder: Path, debug: bool) -> None:
     """Write the report of a run folder again, from that folder alone."""
     from dst_analyze.report.page import write_report
@@ -467,7 +361,7 @@ def report(run_folder: Path, debug: bool) -> None:
 @choice("--by", "redundancy", "params", "macs", "beyond-null", text="What decides the order.")
 @click.option("--top", type=int, metavar="N", help="The first N layers only.")
 @choice("--format", "table", "csv", "json", "markdown", text="How to print it.")
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@debug_option
 def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:  # noqa: A002 - the option's name
     """Rank layers by redundancy, with how sure that is.
 
@@ -488,7 +382,7 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
 
 @commands.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@debug_option
 def compare(runs: tuple[Path, ...], debug: bool) -> None:
     """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
     from dst_analyze.ranking.compare import compare_rankings

@@ -1,0 +1,180 @@
+"""The options of the command line, in the sections that its help shows; what they mean is for other modules to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorated = Callable[..., Any]
+Decorator = Callable[[Decorated], Decorated]
+
+_SECTION = "dst_section"
+
+
+class Sectioned(click.Command):
+    """A command whose help shows its options under the titles of their sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            shown = parameter.get_help_record(ctx)
+            if shown is not None and isinstance(parameter, click.Option):
+                sections.setdefault(getattr(parameter, _SECTION, "Options"), []).append(shown)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def section(title: str, *options: Decorator) -> Decorator:
+    """Several options as one decorator, in the order they are written, under one title in the help."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+            setattr(command.__click_params__[-1], _SECTION, title)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def choice(name: str, *values: str, text: str) -> Decorator:
+    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+
+
+def folder(name: str, text: str) -> Decorator:
+    return click.option(name, type=click.Path(path_type=Path), metavar="DIR", help=text)
+
+
+def _alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
+    return value if value == "auto" else _numbers(ctx, param, value)
+
+
+def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """Numbers separated by commas; whether they make sense is the sweep's to say."""
+    if value is None:
+        return None
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
+
+
+debug_option = click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+data_root_option = folder("--data-root", "Where data sets lie.  [default: data]")
+run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
+
+model_options = section(
+    "Model",
+    click.argument("model"),
+    click.option("--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."),
+    click.option("--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."),
+)
+
+data_options = section(
+    "Data",
+    click.option(
+        "--data",
+        metavar="NAME",
+        help="npz:PATH, imagefolder:PATH, mnist, fashionmnist, kmnist, cifar10, cifar100, svhn or digits, "
+        "in place of the model file's own.",
+    ),
+    data_root_option,
+    click.option("--download", is_flag=True, help="Fetch the data set if it is not there."),
+    click.option("--batch-size", type=int, metavar="N", help="Samples per batch.  [default: 64]"),
+)
+
+sweep_options = section(
+    "Sweep",
+    click.option(
+        "--alphas",
+        callback=_alphas,
+        metavar="A,B,...",
+        help="Strengths of pruning, a trial for each; auto finds some that leave 80 to 10 % of the model.  "
+        "[default: auto]",
+    ),
+    click.option(
+        "--target-remaining",
+        callback=_numbers,
+        metavar="R,S,...",
+        help="Search the alpha that leaves each of these shares of the weights, such as 0.5,0.2.",
+    ),
+    click.option(
+        "--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds."
+    ),
+    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]"),
+    click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data."),
+    click.option("--until-stable", is_flag=True, help="End a trial once the order of its layers no longer changes."),
+    click.option("--max-epochs", type=int, metavar="N", help="With --until-stable: the longest a trial may take."),
+    click.option(
+        "--control",
+        type=click.Choice(["shuffled-labels"]),
+        help="Repeat the sweep on data that have nothing to teach.",
+    ),
+)
+
+training_options = section(
+    "Training",
+    click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd, momentum 0.9]"),
+    click.option("--lr", type=float, metavar="RATE", help="Learning rate.  [default: 0.05; 0.001 for Adam]"),
+    choice("--schedule", "step", "cosine", "onecycle", "constant", text="How the learning rate falls."),
+    click.option("--weight-decay", type=float, metavar="X", help="On weights, never on thresholds.  [default: 0]"),
+    click.option(
+        "--threshold-clock",
+        type=float,
+        metavar="X",
+        help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
+    ),
+    choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight."),
+    choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step."),
+    choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed."),
+)
+
+machine_options = section(
+    "Machine",
+    choice("--device", "auto", "cpu", "cuda", "mps", text="Where to train."),
+    click.option("--amp", is_flag=True, help="Matmuls and convolutions in bfloat16."),
+    click.option(
+        "--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]"
+    ),
+    choice("--engine", "local", "ray", text="Train in processes of this machine, or in Ray tasks."),
+    click.option(
+        "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
+    ),
+)
+
+slim_options = section(
+    "Slimmer architecture",
+    click.option(
+        "--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep.  [default: 0.5]"
+    ),
+    click.option("--target-macs", type=float, metavar="SHARE", help="... of its MACs."),
+    click.option("--target-latency", type=float, metavar="SHARE", help="... of its measured time for a forward pass."),
+    click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths in multiples of N.  [default: 8]"),
+    click.option("--min-width", type=click.IntRange(1), metavar="N", help="No layer narrower.  [default: 1]"),
+    click.option("--keep", multiple=True, metavar="PATTERN", help="Leave such layers as wide as they are; repeatable."),
+    click.option("--include-unclear", is_flag=True, help="Narrow layers too that the ranking calls unclear."),
+    click.option("--rule", type=click.Choice(["density", "sqrt", "units"]), help="How a budget is shared out."),
+)
+
+output_options = section(
+    "Run folder and output",
+    folder("--out", "Run folder.  [default: reports/NAME-HASH]"),
+    click.option("--resume", is_flag=True, help="Finish a run: train what is missing or damaged in its folder."),
+    click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed."),
+    click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one."),
+    click.option("--quiet", is_flag=True, help="Show the result only."),
+    click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there."),
+    debug_option,
+)
+
+_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "include_unclear", "rule")
+
+
+def slim_asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a suggestion, taken out of all others."""
+    return {name: value for name in _SLIM if (value := options.pop(name, None)) not in (None, (), False)}
