@@ -6,34 +6,42 @@ For one net: a sweep (kept beside the results, resumed), then every contender of
 every seed. Each training is a line of the results; what stands there is not repeated, so it can be stopped at any time.
 ``--table`` only shows what is there. Contenders:
 
-    density, sqrt, units   the sweep's evidence by the three rules of slimming/budget.py
-    beyond-null            density over what the initial weights alone would have kept
-    fan-in                 that alone
-    uniform, random        no evidence
+    balance, density, ...  the sweep's evidence by the rules of slimming/budget.py
+    cost                   the rule of balance without evidence: what costs little stays
+    fan-in                 widths from what the initial weights alone would have kept
+    beyond-null            density over that
+    uniform, random        no evidence; random draws anew for every seed
+    torch-pruning          the widths that its global magnitude pruning leaves of the dense model, trained first
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 
-from dst_analyze.slimming.budget import RULES, Limits
+from dst_analyze.slimming.budget import RULES
 from dst_analyze.slimming.contenders import Contender
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
-from dst_analyze.slimming.plan import null_evidence, plan_widths, sweep_evidence
+from dst_analyze.slimming.plan import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
+from dst_analyze.slimming.values import Limits, SlimPlan
 from dst_analyze.slimming.verify import trained_score
 from dst_analyze.sweep.grid import chosen_engine, run_plan
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.threads import torch_threads
+from dst_analyze.sweep.train import train
+from dst_analyze.sweep.trial import Task, seeded
 
 NETS = {
     "demo": ("dst_analyze/examples/demo.py", None),
@@ -42,59 +50,120 @@ NETS = {
     "resnet": ("benchmarks/nets.py:small_resnet", "npz:{shared}/data/cifar10-20k.npz"),
 }
 SIZES = ("params=0.5", "params=0.25", "params=0.1", "macs=0.5")
+CONTENDERS = (*RULES, "cost", "fan-in", "uniform", "random", "torch-pruning")
 ROOT = Path(__file__).parents[1]
 
 
-def evidences(coupling: Coupling, record: SweepRecord) -> dict[str, tuple[str, Evidence]]:
-    """Contender → rule and evidence."""
-    masks, null = sweep_evidence(coupling, record), null_evidence(coupling, record)
-    rng = np.random.default_rng(0)
+@dataclass(frozen=True)
+class Proof:
+    """One net with its sweep: what each contender of a size is, by seed."""
 
-    def flat(densities: Mapping[str, float]) -> Evidence:
-        return {g.name: GroupEvidence.equal(g.width, densities[g.name]) for g in coupling.removable}
+    task: Task
+    coupling: Coupling
+    record: SweepRecord
 
-    beyond = {name: masks[name].density / null[name].density for name in masks}
-    return {
-        **{rule: (rule, masks) for rule in RULES},
-        "beyond-null": ("density", flat(beyond)),
-        "fan-in": ("density", null),
-        "uniform": ("density", flat(dict.fromkeys(masks, 1.0))),
-        "random": ("density", flat({name: float(rng.uniform(0.1, 1)) for name in masks})),
-    }
+    def plan(self, name: str, size: str, seed: int) -> SlimPlan | None:
+        if name == "dense":
+            return None
+        what, share = size.split("=")
+        asked = {what: float(share)}
+        traced, groups = self.task.traced, self.coupling.removable
+        masks, null = sweep_evidence(self.coupling, self.record), null_evidence(self.coupling, self.record)
+        if name == "torch-pruning":
+            widths = by_magnitude(self.task, self.coupling, asked, seed)
+            return plan_of(traced, self.coupling, widths, masks, rule=name, asked=asked, limits=Limits(round_to=1))
+
+        def flat(densities: Mapping[str, float]) -> Evidence:
+            return {g.name: GroupEvidence.equal(g.width, densities[g.name]) for g in groups}
+
+        equal, draw = dict.fromkeys(masks, 1.0), np.random.default_rng(seed)
+        rule, evidence = {
+            **{rule: (rule, masks) for rule in RULES},
+            "cost": ("balance", flat(equal)),
+            "beyond-null": ("density", flat({g: masks[g].density / null[g].density for g in masks})),
+            "fan-in": ("density", null),
+            "uniform": ("density", flat(equal)),
+            "random": ("density", flat({g: float(draw.uniform(0.1, 1)) for g in masks})),
+        }[name]
+        return plan_widths(traced, self.coupling, evidence, rule=rule, limits=Limits(round_to=1), asked=asked)
 
 
-def prove(net: str, out: Path, shared: str, seeds: int, steps: int, sizes: list[str], only: list[str]) -> None:
+def by_magnitude(task: Task, coupling: Coupling, asked: Mapping[str, float], seed: int) -> dict[str, int]:
+    """The widths that Torch-Pruning's global magnitude pruning leaves of the dense model, trained first."""
+    import torch_pruning as tp
+
+    trained = dense_model(task, seed)
+    [(what, share)] = asked.items()
+    cost = cost_of(task.traced, coupling, what)
+    example = task.traced.inputs.tensors()
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        ratio = (low + high) / 2
+        model = copy.deepcopy(trained)
+        outputs = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 10]
+        tp.pruner.BasePruner(
+            model, example, tp.importance.GroupMagnitudeImportance(p=2), global_pruning=True, pruning_ratio=ratio,
+            max_pruning_ratio=0.95, ignored_layers=outputs,
+        ).step()  # fmt: skip
+        shapes = {name: p.shape for name, p in model.named_parameters()}
+        widths = {}
+        for group in coupling.removable:
+            member = next(m for m in group.members if m.role == "produces")
+            before = coupling.parameters[member.name].shape[member.dim]
+            widths[group.name] = max(1, round(group.width * shapes[member.name][member.dim] / before))
+        low, high = (low, ratio) if cost.of(widths) < share * cost.of({}) else (ratio, high)
+    return widths
+
+
+_TRAINED: dict[int, nn.Module] = {}
+
+
+def dense_model(task: Task, seed: int) -> nn.Module:
+    """The dense model trained on the task; once per seed, as a run of this script is of one net at a time."""
+    if seed in _TRAINED:
+        return _TRAINED[seed]
+    with seeded(seed), torch_threads(task.threads):
+        model = task.source.build()
+        optimizer, schedule = task.recipe.start(model)
+        train(
+            model, task.train_data.stream(seed), task.objective(model), optimizer, schedule, task.device,
+            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
+        )  # fmt: skip
+    _TRAINED[seed] = model.eval()
+    return model
+
+
+def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     spec, data = NETS[net]
-    folder = out.with_name(f"{out.stem}-{net}-{steps}")
-    plan = plan_sweep(
-        str(ROOT / spec), data.format(shared=shared) if data else None,
-        data_root=f"{shared}/data", steps=steps, seeds=2, out=folder, existing="resume",
-    )  # fmt: skip
-    with chosen_engine(plan, "local", 1) as engine:
-        record = run_plan(plan, engine=engine)
-    task, coupling = plan.task, couple(plan.task.traced)
+    _TRAINED.clear()
+    folder = out.with_name(f"{out.stem}-{net}-{options.sweep_steps or options.steps}")
+    asked = {
+        "model": str(ROOT / spec),
+        "data": data.format(shared=options.shared) if data else None,
+        "data_root": f"{options.shared}/data",
+    }
+    sweep = plan_sweep(
+        **asked, steps=options.sweep_steps or options.steps, seeds=options.sweep_seeds, out=folder, existing="resume"
+    )
+    with chosen_engine(sweep, "local", 1) as engine:
+        record = run_plan(sweep, engine=engine)
     print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
-    done = {(row["net"], row["steps"], row["size"], row["contender"], row["seed"]) for row in rows(out)}
-    found = evidences(coupling, record)
-    jobs = [("dense", "dense", seed) for seed in range(seeds)]
-    jobs += [
-        (size, name, seed) for seed in range(seeds) for size in sizes for name in found if name in only or not only
-    ]
+    task = plan_sweep(**asked, steps=options.steps, out=folder / "none", existing="resume").task
+    proof = Proof(task, couple(task.traced), record)
+    jobs = [("dense", "dense", seed) for seed in range(options.seeds)]
+    jobs += [(size, name, seed) for seed in range(options.seeds) for size in options.sizes for name in options.only]
     for size, name, seed in jobs:
-        if (net, steps, size, name, seed) in done:
+        key = {"net": net, "sweep": options.sweep_steps or options.steps, "steps": options.steps, "size": size}
+        key |= {"contender": name, "seed": seed}
+        if any(all(row.get(k) == v for k, v in key.items()) for row in rows(out)):
             continue
-        chosen = None
-        if size != "dense":
-            what, share = size.split("=")
-            rule, evidence = found[name]
-            chosen = plan_widths(
-                task.traced, coupling, evidence, rule=rule, limits=Limits(1), asked={what: float(share)}
-            )
+        plan = proof.plan(name, size, seed)
         with torch_threads(task.threads):
-            score = trained_score(task, coupling, Contender(name, "", chosen), seed)
-        row = {"net": net, "steps": steps, "size": size, "contender": name, "seed": seed, "score": score}
-        if chosen is not None:
-            row |= {"params": chosen.new_params / chosen.params, "macs": (chosen.new_macs or 0) / (chosen.macs or 1)}
+            score = trained_score(task, proof.coupling, Contender(name, "", plan), seed)
+        row = {**key, "score": score}
+        if plan is not None:
+            widths = {group.group: group.new_width for group in plan.groups}
+            row |= {"params": plan.reached["params"], "macs": plan.reached["macs"], "widths": widths}
         with out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(row, flush=True)
@@ -106,7 +175,7 @@ def rows(out: Path) -> list[dict[str, object]]:
 
 def show(out: Path) -> None:
     frame = pd.DataFrame(rows(out))
-    table = frame.groupby(["net", "steps", "size", "contender"])["score"].agg(["mean", "std", "count"])
+    table = frame.groupby(["net", "sweep", "steps", "size", "contender"])["score"].agg(["mean", "std", "count"])
     print((100 * table[["mean", "std"]]).round(2).assign(seeds=table["count"]).to_string())
 
 
@@ -117,13 +186,15 @@ def main() -> None:
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--sweep-steps", type=int, help="of the sweep; those of the trainings unless given")
+    parser.add_argument("--sweep-seeds", type=int, default=2)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--only", nargs="*", default=list(CONTENDERS))
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for net in [] if options.table else options.net or NETS:
-        prove(net, options.out, options.shared, options.seeds, options.steps, options.sizes, options.only)
+        prove(net, options.out, options)
     show(options.out)
 
 

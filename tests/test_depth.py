@@ -8,11 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from dst_analyze.model.tracing import trace_model
-from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.density import GroupEvidence
-from dst_analyze.slimming.depth import EmptyBranch, empty_branches, late_ratios
-from dst_analyze.slimming.plan import SlimPlan, plan_widths
+from dst_analyze.slimming.density import GroupEvidence, late_ratios
+from dst_analyze.slimming.depth import EmptyBranch, empty_branches
+from dst_analyze.slimming.plan import plan_widths
+from dst_analyze.slimming.values import Limits, SlimPlan
+from dst_analyze.sweep.record import TrialKey
 from dst_analyze.terminal import plan_words
 
 
@@ -136,7 +137,7 @@ def test_other_residual_nets_are_read(name):
 def test_a_plan_says_it_and_leaves_the_branch_in_place(tmp_path):
     coupling = couple(TRACED)
     evidence = {group.name: GroupEvidence.equal(group.width, 0.5) for group in coupling.removable}
-    plan = plan_widths(TRACED, coupling, evidence, limits=Limits(1), asked={"params": 0.5})
+    plan = plan_widths(TRACED, coupling, evidence, limits=Limits(round_to=1), asked={"params": 0.5})
     assert plan.depth == ()
     plan = plan.model_copy(update={"depth": found({"one.3": 0.0123})})
     plan.save(tmp_path / "plan.json")
@@ -157,4 +158,5 @@ def test_ratios_are_medians_of_the_last_quarter():
     ]
     frame = pd.DataFrame(rows, columns=["alpha", "seed", "control", "step", "layer", "remaining"])
     record = type("Record", (), {"frame": frame})
-    assert late_ratios(record) == [{"a": 0.9, "b": 0.9}, {"a": 1.8, "b": 1.8}]
+    found = {TrialKey(1.0, 0): {"a": 0.9, "b": 0.9}, TrialKey(2.0, 0): {"a": 1.8, "b": 1.8}}
+    assert late_ratios(record, "remaining") == found

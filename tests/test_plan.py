@@ -15,12 +15,12 @@ from torch import nn
 from dst_analyze.cli import main
 from dst_analyze.errors import FolderError, ModelError, OptionError
 from dst_analyze.model.tracing import trace_model
-from dst_analyze.slimming.budget import RULES, Limits, widths_for
+from dst_analyze.slimming.budget import RULES, allowed_widths, widths_for
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
-from dst_analyze.slimming.plan import costs_of, plan_widths, slim_model
-from dst_analyze.slimming.values import Entry, SlimPlan, Verification
+from dst_analyze.slimming.plan import cost_of, plan_widths, slim_model
+from dst_analyze.slimming.values import Entry, Limits, SlimPlan, Verification
 from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.plan import plan_sweep
 
@@ -35,7 +35,7 @@ def net():
 
 TRACED = trace_model(net(), torch.zeros(2, 1, 8, 8))
 COUPLING = couple(TRACED)
-COSTS = costs_of(TRACED, COUPLING)
+COSTS = {what: cost_of(TRACED, COUPLING, what) for what in ("params", "macs")}
 NAMES = [group.name for group in COUPLING.removable]
 
 
@@ -44,7 +44,7 @@ def evidence(*densities):
 
 
 def planned(found, limits=None, **asked):
-    return plan_widths(TRACED, COUPLING, found, limits=limits or Limits(1), asked=asked)
+    return plan_widths(TRACED, COUPLING, found, limits=limits or Limits(round_to=1), asked=asked)
 
 
 densities = st.lists(st.floats(0.01, 1), min_size=3, max_size=3)
@@ -57,8 +57,8 @@ def test_the_net_has_three_groups():
 @settings(max_examples=60, deadline=None)
 @given(densities, st.sampled_from([*RULES]), st.floats(0.1, 0.9), st.sampled_from(["params", "macs"]))
 def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
-    cost = getattr(COSTS, what)
-    widths = widths_for(COUPLING.removable, evidence(*found), RULES[rule], Limits(1), cost, share * cost({}))
+    limits, cost = Limits(round_to=1), COSTS[what].of
+    widths = widths_for(COUPLING.removable, evidence(*found), RULES[rule], limits, COSTS[what], share)
     # Within the tolerance, or one unit more of something would be too much.
     unit = max(cost({**widths, g.name: widths[g.name] + 1}) - cost(widths) for g in COUPLING.removable)
     assert abs(cost(widths) - share * cost({})) <= max(0.02 * share * cost({}), unit)
@@ -71,10 +71,8 @@ def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
 @settings(max_examples=30, deadline=None)
 @given(densities, st.floats(0.15, 0.85), st.integers(1, 16), st.integers(1, 24))
 def test_widths_keep_to_their_limits(found, share, round_to, min_width):
-    limits = Limits(round_to, min_width, keep=("2",))
-    widths = widths_for(
-        COUPLING.removable, evidence(*found), RULES["density"], limits, COSTS.params, share * COSTS.params({})
-    )
+    limits = Limits(round_to=round_to, min_width=min_width, keep=("2",))
+    widths = widths_for(COUPLING.removable, evidence(*found), RULES["density"], limits, COSTS["params"], share)
     assert "2" not in widths
     for group in COUPLING.removable:
         width = widths.get(group.name, group.width)
@@ -86,9 +84,7 @@ def test_widths_keep_to_their_limits(found, share, round_to, min_width):
 @given(densities, st.sampled_from(["density", "sqrt", "units"]))
 def test_more_budget_is_never_narrower(found, rule):
     def at(share):
-        return widths_for(
-            COUPLING.removable, evidence(*found), RULES[rule], Limits(1), COSTS.params, share * COSTS.params({})
-        )
+        return widths_for(COUPLING.removable, evidence(*found), RULES[rule], Limits(round_to=1), COSTS["params"], share)
 
     less, more = at(0.3), at(0.6)
     assert all(less[name] <= more[name] + 1 for name in less)
@@ -98,7 +94,7 @@ def test_more_budget_is_never_narrower(found, rule):
 def test_costs_are_those_of_the_model_that_is_built(share):
     plan = planned(evidence(0.3, 0.9, 0.5), params=share)
     widths = {g.group: g.units - len(g.removed) for g in plan.groups}
-    assert COSTS.params(widths) == pytest.approx(plan.new_params, abs=0.01)
+    assert COSTS["params"].of(widths) == pytest.approx(plan.new_params, abs=0.01)
     assert plan.new_params / plan.params == pytest.approx(share, rel=0.02)
     assert plan.new_macs == trace_model(slim_model(TRACED, plan), torch.zeros(2, 1, 8, 8)).macs
     assert not plan.notes
@@ -108,7 +104,7 @@ def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.6, macs=0.2)
     assert plan.new_params / plan.params <= 0.6
     assert plan.new_macs / plan.macs == pytest.approx(0.2, rel=0.02)
-    far = planned(evidence(0.3, 0.9, 0.5), Limits(8, keep=("2", "7")), params=0.1)
+    far = planned(evidence(0.3, 0.9, 0.5), Limits(round_to=8, keep=("2", "7")), params=0.1)
     assert any("at its floor" in note for note in far.notes)
     assert {g.group: g.reason for g in far.groups if g.reason} == {"2": "kept, as asked", "7": "kept, as asked"}
 
@@ -118,11 +114,11 @@ def test_the_thinnest_units_go_first_and_of_equals_the_smallest():
     units = np.full(32, 0.9)
     units[[3, 5, 7]] = 0.1
     found["0"] = GroupEvidence(0.8, units, -np.sort(-units))
-    plan = planned(found, Limits(1, keep=("2", "7")), params=0.97)
+    plan = planned(found, Limits(round_to=1, keep=("2", "7")), params=0.97)
     gone = next(g.removed for g in plan.groups if g.group == "0")
     assert {3, 5, 7} <= set(gone) or set(gone) <= {3, 5, 7}
     sizes = TRACED.model[0].weight.detach().flatten(1).square().sum(1)
-    plan = planned(evidence(1.0, 1.0, 1.0), Limits(1, keep=("2", "7")), params=0.95)
+    plan = planned(evidence(1.0, 1.0, 1.0), Limits(round_to=1, keep=("2", "7")), params=0.95)
     gone = next(g.removed for g in plan.groups if g.group == "0")
     assert set(gone) == set(sizes.argsort()[: len(gone)].tolist())
 
@@ -173,7 +169,7 @@ def test_a_plan_goes_to_disk_and_fits_one_model_only(tmp_path):
 
 
 def test_changed_lines_and_ratios_for_another_tool():
-    plan = planned(evidence(0.2, 1.0, 1.0), Limits(8, keep=("2", "7")), params=0.9)
+    plan = planned(evidence(0.2, 1.0, 1.0), Limits(round_to=8, keep=("2", "7")), params=0.9)
     width = next(g.new_width for g in plan.groups if g.group == "0")
     lines = changed_lines(TRACED, slim_model(TRACED, plan)).set_index("layer")
     assert list(lines.index) == ["0", "2"]
@@ -219,7 +215,7 @@ def test_contenders_are_trained_alike_and_kept(tmp_path):
     task = plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=40, out=tmp_path / "run").task
     coupling = couple(task.traced)
     plan = plan_widths(
-        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(8), asked={"params": 0.5}
+        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(round_to=8), asked={"params": 0.5}
     )
     heard = []
     options = {"seeds": 2, "keep_in": tmp_path / "kept"}
@@ -234,7 +230,7 @@ def test_contenders_are_trained_alike_and_kept(tmp_path):
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
     assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
     other = plan_widths(
-        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(8), asked={"params": 0.25}
+        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(round_to=8), asked={"params": 0.25}
     )
     assert verify_plan(task, other, **options).entry("slim").scores != found.entry("slim").scores
 
@@ -291,13 +287,17 @@ def test_widths_are_those_a_person_would_write():
     found = couple(traced)
     assert [(group.width, group.per_unit) for group in found.removable] == [(40, 1)]
     plan = plan_widths(
-        traced, found, {found.removable[0].name: GroupEvidence.equal(40, 0.5)}, limits=Limits(8), asked={"params": 0.5}
+        traced,
+        found,
+        {found.removable[0].name: GroupEvidence.equal(40, 0.5)},
+        limits=Limits(round_to=8),
+        asked={"params": 0.5},
     )
     assert [(g.width, g.new_width) for g in plan.groups] == [(40, 24)]
     assert changed_lines(traced, slim_model(traced, plan))["after"].str.contains("24").all()
     heads = couple(trace_model(Heads(), torch.zeros(2, 5, 32))).removable
     assert (4, 8) in [(group.width, group.per_unit) for group in heads]
-    assert Limits(8).steps(next(group for group in heads if group.width == 4)) == [1, 2, 3, 4]
+    assert allowed_widths(Limits(round_to=8), next(group for group in heads if group.width == 4)) == [1, 2, 3, 4]
 
 
 class Heads(nn.Module):

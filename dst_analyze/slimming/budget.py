@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -12,34 +13,50 @@ import numpy as np
 from dst_analyze.errors import OptionError
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling, Group
+from dst_analyze.slimming.values import Limits
 
 Widths = dict[str, int]
-Cost = Callable[[Mapping[str, int]], float]
-Rule = Callable[[GroupEvidence, float], float]
-"""Evidence and generosity to the share of a group's units that stay; rises with generosity, from none to all."""
 
 TOLERANCE = 0.02
 """How far a reached budget may lie from the one asked for, as a share of it."""
 _STRAYED = 0.1  # of its width, that a group may be off to give the others' rounding back
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
+_PRICINGS = 12  # prices settle within a percent in half as many
 
 
-def _by_density(evidence: GroupEvidence, generosity: float) -> float:
-    return generosity * evidence.density
+@dataclass(frozen=True)
+class Rule:
+    """How wide a group is: from its evidence, its price and a generosity to the share of its units that stay.
+
+    The share rises with generosity, from none to all. The price of a group is what would hang on it at its full width,
+    as a share of the model, the others being as narrow as they are going to be; it counts where a rule is ``priced``.
+    """
+
+    share: Callable[[GroupEvidence, float, float], float]
+    priced: bool = False
 
 
-def _by_root(evidence: GroupEvidence, generosity: float) -> float:
-    return generosity * float(np.sqrt(evidence.density))
+def _balance(evidence: GroupEvidence, price: float, generosity: float) -> float:
+    """What narrowing costs in quality against what it saves.
+
+    A group of W units, each needed as much as its density d says, that keeps w of them loses in proportion to
+    d² W / w. The least loss in sum, for a given cost, has w = g · d · √(W / c) with c the cost of one of its units: as
+    in Neyman's allocation of samples to strata. As a share of W that is g · d / √(c W), and c W is the price.
+    """
+    return generosity * evidence.density / math.sqrt(price)
 
 
-def _by_units(evidence: GroupEvidence, generosity: float) -> float:
-    """Every unit by its own density: a group of a few dense units and many empty ones keeps the few."""
-    return float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
-
-
-RULES: dict[str, Rule] = {"density": _by_density, "sqrt": _by_root, "units": _by_units}
-DEFAULT_RULE = "density"
+RULES: dict[str, Rule] = {
+    "balance": Rule(_balance, priced=True),
+    "density": Rule(lambda evidence, price, generosity: generosity * evidence.density),
+    "sqrt": Rule(lambda evidence, price, generosity: generosity * math.sqrt(evidence.density)),
+    # Every unit by its own density: a group of a few dense units and many empty ones keeps the few.
+    "units": Rule(
+        lambda evidence, price, generosity: float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
+    ),
+}
+DEFAULT_RULE = "balance"
 
 
 def check_asked(options: Mapping[str, Any]) -> None:
@@ -53,58 +70,63 @@ def check_asked(options: Mapping[str, Any]) -> None:
             raise OptionError(f"{share} is not a share between 0 and 1", place=option, hint="such as 0.5")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches.
+def kept(limits: Limits, group: Group) -> str:
+    """Why a group stays as it is; empty if it need not."""
+    layers = group.layers("produces")
+    if any(fnmatchcase(name, pattern) for name in (group.name, *layers) for pattern in limits.keep):
+        return "kept, as asked"
+    unclear = [layer for layer in layers if layer in limits.unclear]
+    return f"unclear in the ranking ({', '.join(unclear[:3])})" if unclear and len(unclear) == len(layers) else ""
 
-    ``unclear`` are layers about which too little is known to narrow them.
-    """
 
-    round_to: int = 8
-    min_width: int = 1
-    keep: tuple[str, ...] = ()
-    unclear: tuple[str, ...] = ()
-
-    def kept(self, group: Group) -> str:
-        """Why a group stays as it is; empty if it need not."""
-        layers = group.layers("produces")
-        if any(fnmatchcase(name, pattern) for name in (group.name, *layers) for pattern in self.keep):
-            return "kept, as asked"
-        unclear = [layer for layer in layers if layer in self.unclear]
-        return f"unclear in the ranking ({', '.join(unclear[:3])})" if unclear and len(unclear) == len(layers) else ""
-
-    def steps(self, group: Group) -> list[int]:
-        """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
-        per_unit = group.per_unit
-        step = max(1, -(-self.round_to // per_unit)) if per_unit < self.round_to else 1
-        least = min(group.width, max(group.floor, -(-self.min_width // per_unit)))
-        widths = [width for width in range(step, group.width, step) if width >= least] or [least]
-        return sorted({*widths, group.width})
+def allowed_widths(limits: Limits, group: Group) -> list[int]:
+    """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
+    per_unit = group.per_unit
+    step = max(1, -(-limits.round_to // per_unit)) if per_unit < limits.round_to else 1
+    least = min(group.width, max(group.floor, -(-limits.min_width // per_unit)))
+    widths = [width for width in range(step, group.width, step) if width >= least] or [least]
+    return sorted({*widths, group.width})
 
 
 def widths_for(
-    groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, cost: Cost, most: float
+    groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, cost: Cost, share: float
 ) -> Widths:
-    """The most generous widths that cost at most ``most``, then rounded, the rounding's error given back."""
-    groups = [group for group in groups if not limits.kept(group)]
-    allowed = {group.name: limits.steps(group) for group in groups}
+    """The most generous widths that cost at most a share, then rounded, the rounding's error given back."""
+    groups = [group for group in groups if not kept(limits, group)]
+    allowed = {group.name: allowed_widths(limits, group) for group in groups}
+    most = share * cost.of({})
+    prices = dict.fromkeys(allowed, 1.0)
 
     def ideal(generosity: float) -> dict[str, float]:
         return {
             group.name: min(
-                max(group.width * rule(evidence[group.name], generosity), allowed[group.name][0]), group.width
+                max(
+                    group.width * rule.share(evidence[group.name], prices[group.name], generosity),
+                    allowed[group.name][0],
+                ),
+                group.width,
             )
             for group in groups
         }
 
+    if cost.of(_nearest(ideal(_MOST_GENEROUS), allowed)) <= most:
+        return _nearest(ideal(_MOST_GENEROUS), allowed)
+    for _ in range(_PRICINGS if rule.priced else 1):
+        wanted = ideal(_generosity(lambda generosity: cost.of(_floored(ideal(generosity))) <= most))
+        # Halfway between the old prices and the new: two groups that price each other would otherwise take turns.
+        now = cost.hanging(wanted)
+        whole = {group.name: now[group.name] * group.width / wanted[group.name] for group in groups}
+        prices = {name: (price * whole[name]) ** 0.5 for name, price in prices.items()}
+    return _balanced(_nearest(wanted, allowed), wanted, allowed, cost.of, most)
+
+
+def _generosity(fits: Callable[[float], bool]) -> float:
+    """The largest that fits, by halving."""
     low, high = 0.0, _MOST_GENEROUS
-    if cost(_nearest(ideal(high), allowed)) <= most:
-        return _nearest(ideal(high), allowed)
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5 if low else high / 2**20
-        low, high = (middle, high) if cost(_floored(ideal(middle))) <= most else (low, middle)
-    wanted = ideal(low or 1e-9)
-    return _balanced(_nearest(wanted, allowed), wanted, allowed, cost, most)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low or 1e-9
 
 
 def _floored(widths: Mapping[str, float]) -> Widths:
@@ -116,7 +138,11 @@ def _nearest(widths: Mapping[str, float], allowed: Mapping[str, list[int]]) -> W
 
 
 def _balanced(
-    widths: Widths, wanted: Mapping[str, float], allowed: Mapping[str, list[int]], cost: Cost, most: float
+    widths: Widths,
+    wanted: Mapping[str, float],
+    allowed: Mapping[str, list[int]],
+    cost: Callable[[Mapping[str, int]], float],
+    most: float,
 ) -> Widths:
     """Step by step towards the budget, by the group whose rounding strayed furthest the other way."""
     seen = {tuple(widths.values())}
@@ -146,47 +172,46 @@ def _near(steps: list[int], at: int, wanted: float) -> bool:
     return low <= steps[at] <= high or abs(steps[at] - wanted) <= _STRAYED * wanted
 
 
-class Costs:
-    """Parameters and MACs at given widths, counted from the layouts without building anything."""
+class Cost:
+    """Parameters or MACs at given widths, counted from the layouts without building anything."""
 
-    def __init__(self, coupling: Coupling, numel: Mapping[str, int], macs: Mapping[str, int]) -> None:
-        """``numel`` of every parameter of the model, ``macs`` per sample of those parameters that multiply."""
-        self._fixed = sum(size for name, size in numel.items() if name not in coupling.parameters)
-        self._macs = macs
+    def __init__(self, coupling: Coupling, weights: Mapping[str, float]) -> None:
+        """``weights``: what each parameter of the model costs as it is."""
         group_of = {unit: group for group in coupling.removable for unit in group.units}
         self._widths = {group.name: group.width for group in coupling.removable}
-        self._axes: dict[str, list[list[dict[str, float]]]] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        for name in numel:
-            if name in coupling.parameters:
-                layout = coupling.parameters[name]
-                self._shapes[name] = layout.shape
-                self._axes[name] = [[_shares(units.tolist(), group_of) for units in axis] for axis in layout.axes]
-
-    def sizes(self, widths: Mapping[str, int]) -> dict[str, float]:
-        """How many weights each parameter has left."""
-        part = {name: widths.get(name, whole) / whole for name, whole in self._widths.items()}
-
-        def left(families: list[dict[str, float]]) -> float:
-            share = 1.0
-            for family in families:
-                share *= sum(weight * part.get(name, 1.0) for name, weight in family.items())
-            return share
-
-        return {
-            name: float(np.prod(self._shapes[name])) * float(np.prod([left(axis) for axis in axes]))
-            for name, axes in self._axes.items()
+        self._fixed = sum(cost for name, cost in weights.items() if name not in coupling.parameters)
+        self._costs = {name: cost for name, cost in weights.items() if name in coupling.parameters}
+        self._axes = {
+            name: [_shares(units.tolist(), group_of) for axis in coupling.parameters[name].axes for units in axis]
+            for name in self._costs
         }
 
-    def params(self, widths: Mapping[str, int]) -> float:
-        return self._fixed + sum(self.sizes(widths).values())
+    def of(self, widths: Mapping[str, float]) -> float:
+        part = self._parts(widths)
+        return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
 
-    def macs(self, widths: Mapping[str, int]) -> float:
-        sizes = self.sizes(widths)
-        return sum(
-            macs * (sizes[name] / np.prod(self._shapes[name]) if name in sizes else 1.0)
-            for name, macs in self._macs.items()
-        )
+    def hanging(self, widths: Mapping[str, float]) -> dict[str, float]:
+        """What hangs on each group, as a share of the whole model: how fast the cost falls with the group's width."""
+        part, found = self._parts(widths), dict.fromkeys(self._widths, 0.0)
+        for name, cost in self._costs.items():
+            left = cost * _left(self._axes[name], part)
+            for family in self._axes[name]:
+                whole = sum(weight * part.get(group, 1.0) for group, weight in family.items())
+                for group, weight in family.items():
+                    if group in found:
+                        found[group] += left * weight * part[group] / whole
+        whole_model = self.of({})
+        return {name: max(cost / whole_model, 1e-12) for name, cost in found.items()}
+
+    def _parts(self, widths: Mapping[str, float]) -> dict[str, float]:
+        return {name: widths.get(name, whole) / whole for name, whole in self._widths.items()}
+
+
+def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:
+    share = 1.0
+    for family in families:
+        share *= sum(weight * part.get(name, 1.0) for name, weight in family.items())
+    return share
 
 
 def _shares(units: list[int], group_of: Mapping[int, Group]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from torch import nn
 
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
@@ -30,13 +29,13 @@ class Contender:
     plan: SlimPlan | None
 
 
-def contenders(
-    traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan, limits: Limits
-) -> list[Contender]:
+def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> list[Contender]:
     """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
     # By the budget the suggestion was made for; each as large as the suggestion came out.
     counted = [name for name in plan.asked if name != "latency"] or ["params"]
     asked = {name: plan.reached[name] for name in counted}
+    # What the user asked for holds for all; that some layers are unclear is the suggestion's own evidence.
+    limits = plan.limits.model_copy(update={"unclear": ()})
 
     def of(evidence: Evidence) -> SlimPlan:
         return plan_widths(traced, coupling, evidence, rule="density", limits=limits, asked=asked)

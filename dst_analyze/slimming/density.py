@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dst_analyze.slimming.groups import Coupling, Group
+from dst_analyze.sweep.record import SweepRecord, TrialKey, late
 
 Values = npt.NDArray[np.float64]
 Masks = Mapping[str, npt.NDArray[np.bool_]]
@@ -70,16 +71,31 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
     return found
 
 
+def late_ratios(record: SweepRecord, what: str) -> dict[TrialKey, dict[str, float]]:
+    """``what`` was read of each layer in each trial ("remaining" or "null"): the median over the end of training."""
+    frame = late(record.frame[~record.frame["control"]])
+    return {
+        TrialKey(float(alpha), int(seed)): trial.groupby("layer", sort=False)[what].median().to_dict()
+        for (alpha, seed), trial in frame.groupby(["alpha", "seed"])
+    }
+
+
 def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | None:
-    """The density of each unit in one trial; None where no mask touches the group."""
+    """The density of each unit in one trial; None where no mask touches the group.
+
+    The share of a unit's row is taken over columns in proportion to what is left of them, and the other way round. A
+    unit that reads from a layer most of whose units are dead is not thin for that, nor is the layer before one with
+    many dead rows: a plain share would call both sides of a redundant layer redundant.
+    """
     sums = {role: np.zeros((2, group.width)) for role in ("produces", "reads")}
     for member in group.members:
         mask = masks.get(member.name)
         if mask is None or member.role not in sums:
             continue
         kept = np.moveaxis(mask, member.dim, 0).reshape(mask.shape[member.dim], -1)
-        sums[member.role][0] += coupling.by_unit(group, member, kept.sum(1))
-        sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), kept.shape[1]))
+        weight = kept.mean(0)
+        sums[member.role][0] += coupling.by_unit(group, member, kept @ weight)
+        sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), max(weight.sum(), _FLOOR)))
     ends = [left / whole for left, whole in sums.values() if whole.all()]
     return _both_ends(ends)
 

@@ -19,7 +19,6 @@ from dst_analyze.model.tracing import TracedModel
 from dst_analyze.slimming.calls import op_name, place_of
 from dst_analyze.slimming.coupling import example_tensors
 from dst_analyze.slimming.values import EmptyBranch
-from dst_analyze.sweep.record import SweepRecord, late
 
 NEAR_EMPTY = 0.02
 """The largest share of its weights that an empty layer keeps, in any trial: thresholds of a layer are set back when it
@@ -28,15 +27,6 @@ is down to 1 % (the paper's 99 %), so an empty layer is seen a little above that
 
 # They take the size or the type of a tensor, and nothing of what is in it.
 _MADE_LIKE = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "empty_like")
-
-
-def late_ratios(record: SweepRecord) -> list[dict[str, float]]:
-    """Each trial's remaining ratio by layer: the median over the last quarter of training."""
-    frame = late(record.frame[~record.frame["control"]])
-    return [
-        trial.groupby("layer", sort=False)["remaining"].median().to_dict()
-        for _, trial in frame.groupby(["alpha", "seed"])
-    ]
 
 
 def empty_branches(traced: TracedModel, ratios: Sequence[Mapping[str, float]]) -> tuple[EmptyBranch, ...]:

@@ -14,20 +14,22 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.verdict import NOT_MEASURED, UNCLEAR
-from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Costs, Limits, Widths, check_asked, widths_for
+from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Cost, Widths, check_asked, kept, widths_for
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.density import Evidence, from_masks, from_ratios
-from dst_analyze.slimming.depth import empty_branches, late_ratios
+from dst_analyze.slimming.density import Evidence, Masks, from_masks, from_ratios, late_ratios
+from dst_analyze.slimming.depth import empty_branches
 from dst_analyze.slimming.groups import Coupling, Group
 from dst_analyze.slimming.timing import milliseconds
-from dst_analyze.slimming.values import FrozenGroup, GroupPlan, SlimPlan, TensorShape
+from dst_analyze.slimming.values import FrozenGroup, GroupPlan, Limits, SlimPlan, TensorShape
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.layout import MASKS, trial_folder
 from dst_analyze.sweep.masks import read_masks
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.record import SweepRecord, TrialResult
 
 DEFAULT_TARGET = {"params": 0.5}
+_WORKING = 0.9  # of the dense model's accuracy, that a trial must have to say what a model needs
+_RESET = 3.0  # times its usual share, that is left of a layer whose thresholds have just been set back to zero
 _LATENCY_TRIES = 7
 
 
@@ -53,11 +55,12 @@ def suggest_widths(
     """
     coupling = coupling or couple(traced)
     evidence = sweep_evidence(coupling, record)
-    limits = Limits(round_to, min_width, tuple(keep), unclear=() if include_unclear else unclear_layers(record))
+    unclear = () if include_unclear else unclear_layers(record)
+    limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep), unclear=unclear)
     given = {"params": target_params, "macs": target_macs, "latency": target_latency}
     asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
     plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
-    return plan.model_copy(update={"depth": empty_branches(traced, late_ratios(record))})
+    return plan.model_copy(update={"depth": empty_branches(traced, list(late_ratios(record, "remaining").values()))})
 
 
 def unclear_layers(record: SweepRecord) -> tuple[str, ...]:
@@ -67,20 +70,34 @@ def unclear_layers(record: SweepRecord) -> tuple[str, ...]:
 
 
 def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
-    """What the final masks of all trials say of every group."""
+    """What the final masks of all trials say of every group.
+
+    Left out are trials that no longer do the task, as a model that has stopped working does not show what it needs, and
+    masks of layers whose thresholds had just been reset, as they show nothing yet.
+    """
     parameters = dict(zip(record.layers["layer"], record.layers["parameter"], strict=True))
-    trials = [t for t in record.trials if t.alpha in record.alphas and t.status == "done" and not t.control]
-    return from_masks(coupling, parameters, (read_masks(trial_folder(record.folder, t.key) / MASKS) for t in trials))
+    trials = [trial for alpha in record.alphas for trial in record.at(alpha)]
+    trials = [trial for trial in trials if _does_the_task(record, trial)] or trials
+    usual = late_ratios(record, "remaining")
+
+    def masks_of(trial: TrialResult) -> Masks:
+        masks = read_masks(trial_folder(record.folder, trial.key) / MASKS)
+        return {layer: mask for layer, mask in masks.items() if mask.mean() <= _RESET * usual[trial.key][layer]}
+
+    return from_masks(coupling, parameters, map(masks_of, trials))
+
+
+def _does_the_task(record: SweepRecord, trial: TrialResult) -> bool:
+    """Whether it scores nearly as well as the dense model; where the score is a loss, nobody can say."""
+    reached, dense = trial.score, record.dense.score
+    if record.manifest.data.score == "loss" or reached is None or dense is None:
+        return True
+    return reached >= _WORKING * dense
 
 
 def null_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
     """What the initial weights alone would have said: the suggestion that knows nothing of the data."""
-    frame = record.frame[~record.frame["control"]]
-    last = frame.groupby(["alpha", "seed"])["step"].transform("max")
-    ended = frame[frame["step"] == last]
-    return from_ratios(
-        coupling, [dict(zip(t["layer"], t["null"], strict=True)) for _, t in ended.groupby(["alpha", "seed"])]
-    )
+    return from_ratios(coupling, list(late_ratios(record, "null").values()))
 
 
 def plan_widths(
@@ -96,9 +113,13 @@ def plan_widths(
     if not asked:
         raise OptionError("nothing says how small the model should be", hint="give --target-params or --target-macs")
     check_asked({**{f"target_{name}": share for name, share in asked.items()}, "rule": rule})
-    if traced.graph_module is not None and coupling.removable and all(map(limits.kept, coupling.removable)):
+    if (
+        traced.graph_module is not None
+        and coupling.removable
+        and all(kept(limits, group) for group in coupling.removable)
+    ):
         raise ModelError(
-            f"nothing may be removed: every group of channels is {limits.kept(coupling.removable[0])}",
+            f"nothing may be removed: every group of channels is {kept(limits, coupling.removable[0])}",
             hint="more seeds or steps make a ranking clearer; --include-unclear goes by the densities as they are",
         )
     if traced.graph_module is None or not coupling.removable:
@@ -106,11 +127,10 @@ def plan_widths(
             "no channels of this model can be removed",
             hint="`dst-analyze inspect` says what the tracer could not follow; frozen groups name the reason",
         )
-    costs = costs_of(traced, coupling)
 
     def widths_of(name: str, share: float) -> Widths:
-        count = costs.macs if name == "macs" else costs.params
-        return widths_for(coupling.removable, evidence, RULES[rule], limits, count, share * count({}))
+        cost = cost_of(traced, coupling, name)
+        return widths_for(coupling.removable, evidence, RULES[rule], limits, cost, share)
 
     widths: Widths = {group.name: group.width for group in coupling.removable}
     for name, share in asked.items():
@@ -143,11 +163,12 @@ def _first_units(coupling: Coupling, widths: Widths) -> dict[str, range]:
     return {group.name: range(widths[group.name], group.width) for group in coupling.removable if group.name in widths}
 
 
-def costs_of(traced: TracedModel, coupling: Coupling) -> Costs:
+def cost_of(traced: TracedModel, coupling: Coupling, what: str) -> Cost:
+    """``what``: "params" or "macs"."""
     assert traced.graph_module is not None
-    numel = {name: p.numel() for name, p in traced.graph_module.named_parameters()}
-    macs = {layer.parameter: layer.macs for layer in traced.layers if layer.macs}
-    return Costs(coupling, numel, macs)
+    if what == "macs":
+        return Cost(coupling, {layer.parameter: layer.macs for layer in traced.layers if layer.macs})
+    return Cost(coupling, {name: p.numel() for name, p in traced.graph_module.named_parameters()})
 
 
 def plan_of(
@@ -177,7 +198,7 @@ def plan_of(
                 removed=tuple(sorted(order[: group.width - width].tolist())),
                 units=group.width,
                 density=round(evidence[group.name].density, 4),
-                reason=limits.kept(group),
+                reason=kept(limits, group),
             )
         )
     removal = {group.group: group.removed for group in groups if group.removed}
@@ -199,6 +220,7 @@ def plan_of(
         ),
         rule=rule,
         asked=dict(asked),
+        limits=limits,
         groups=tuple(groups),
         frozen=tuple(FrozenGroup(group=f.group, layers=f.layers, reason=f.reason) for f in coupling.frozen),
         params=_size(traced.graph_module),

@@ -49,6 +49,18 @@ class TensorShape(Json):
     dtype: str
 
 
+class Limits(Json):
+    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches.
+
+    ``unclear`` are layers about which too little is known to narrow them.
+    """
+
+    round_to: int = 8
+    min_width: int = 1
+    keep: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+
+
 class EmptyBranch(Json):
     """A residual branch that could be left out, and what that would save."""
 
@@ -69,6 +81,7 @@ class SlimPlan(Json):
     inputs: tuple[TensorShape, ...]
     rule: str
     asked: dict[str, float]
+    limits: Limits = Limits()
     groups: tuple[GroupPlan, ...]
     frozen: tuple[FrozenGroup, ...]
     params: int

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import FolderError, OptionError
-from dst_analyze.slimming.budget import Limits
 from dst_analyze.slimming.contenders import Contender, contenders, fresh
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
@@ -40,7 +39,6 @@ def verify_plan(
     *,
     record: SweepRecord | None = None,
     seeds: int = 3,
-    limits: Limits | None = None,
     keep_in: Path | None = None,
     listener: Callable[[str, int, float | None], None] = lambda name, seed, score: None,
 ) -> Verification:
@@ -51,7 +49,7 @@ def verify_plan(
     if seeds < 1:
         raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
     coupling = couple(task.traced)
-    found = contenders(task.traced, coupling, record, plan, limits or Limits())
+    found = contenders(task.traced, coupling, record, plan)
     scores: dict[str, list[float | None]] = {contender.name: [] for contender in found}
     with torch_threads(task.threads):
         for seed in range(seeds):
