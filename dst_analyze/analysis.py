@@ -16,12 +16,10 @@ from dst_analyze.report.page import write_report
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
-from dst_analyze.slimming.suggestion import write_suggestion, write_verification
+from dst_analyze.slimming.suggestion import verified, write_suggestion
 from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.events import Emit, nobody
 from dst_analyze.sweep.grid import EngineName, run_here, what_to_do
-from dst_analyze.sweep.layout import VERIFIED
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSpec, Task
@@ -47,26 +45,23 @@ class Analysis:
         """Which channels belong together."""
         return couple(self.traced)
 
-    def slim(self, *, write: bool = True, **asked: Any) -> SlimPlan:
+    def slim(self, *, write: bool = True, fresh: bool = False, **asked: Any) -> SlimPlan:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
         plan = suggest_widths(self.traced, self.record, coupling=self.coupling, **asked)
         if write:
-            write_suggestion(self.record.folder, self.traced, plan, self.coupling)
+            write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
         return plan
 
-    def build(self, plan: SlimPlan) -> fx.GraphModule:
-        """The slim model, with the weights that are left of the one that was given."""
-        return slim_model(self.traced, plan, coupling=self.coupling)
+    def build(self, plan: SlimPlan, *, fresh: bool = False) -> fx.GraphModule:
+        """The slim model, with the weights that are left of the one that was given, or ``fresh`` ones."""
+        return slim_model(self.traced, plan, fresh=fresh, coupling=self.coupling)
 
     def verify(self, plan: SlimPlan, *, seeds: int = 3, steps: int | None = None) -> Verification:
         """The suggestion trained against the dense model and others of its size; kept in the run folder."""
         task = self.task
         if steps is not None:
             task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
-        folder = self.record.folder
-        found = verify_plan(task, plan, record=self.record, seeds=seeds, keep_in=folder / VERIFIED)
-        write_verification(folder, found)
-        return found
+        return verified(task, self.record, plan, seeds=seeds)
 
     def report(self) -> Path:
         return write_report(self.record.folder)

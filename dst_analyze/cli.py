@@ -27,6 +27,7 @@ from dst_analyze.options import (
     machine_options,
     model_options,
     output_options,
+    proof_options,
     run_argument,
     slim_asked,
     slim_options,
@@ -133,6 +134,7 @@ def commands() -> None:
 @training_options
 @machine_options
 @slim_options
+@proof_options
 @output_options
 def analyze(
     model: str,
@@ -145,6 +147,9 @@ def analyze(
     jobs: int | None,
     engine: Literal["local", "ray"],
     ray_address: str | None,
+    fresh: bool,
+    verify: bool,
+    verify_seeds: int,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -161,7 +166,16 @@ def analyze(
         from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
         from dst_analyze.sweep.notes import notes_of
         from dst_analyze.sweep.plan import plan_sweep
-        from dst_analyze.terminal import console, note_text, plan_table, plan_words, show, sweep_table, visible
+        from dst_analyze.terminal import (
+            console,
+            note_text,
+            plan_table,
+            plan_words,
+            show,
+            sweep_table,
+            verification_table,
+            visible,
+        )
         from dst_analyze.text import wrapped
         from dst_analyze.watch import JsonLines, watching
 
@@ -181,10 +195,14 @@ def analyze(
                     with watching(plan.manifest, console(stderr=True)) as watch:
                         record = run_plan(plan, watch, workers)
         from dst_analyze.ranking.source import rank_run
-        from dst_analyze.slimming.suggestion import suggested_once
+        from dst_analyze.slimming.suggestion import suggested_once, verified
 
         with redirect_stdout(sys.stderr):
-            suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked))
+            suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked or fresh), fresh=fresh)
+            proof = None
+            if verify and not isinstance(suggestion, DstError):
+                said = (lambda *_: None) if quiet or as_json else _say_score
+                proof = verified(plan.task, record, suggestion.plan, seeds=verify_seeds, listener=said)
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
@@ -203,10 +221,13 @@ def analyze(
             else:
                 words = wrapped(plan_words(suggestion.plan), stdout.width)
                 show(stdout, "", plan_table(suggestion.plan, stdout.width), *words)
+            if proof is not None:
+                show(stdout, "", verification_table(proof, stdout.width), "", *wrapped([proof.verdict], stdout.width))
             click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
             if not isinstance(suggestion, DstError):
                 click.echo(f"slim model  {visible(str(suggestion.source))}")
-                click.echo(f"prove it    {PROGRAM} verify {visible(str(record.folder))}")
+                if proof is None:
+                    click.echo(f"prove it    {PROGRAM} verify {visible(str(record.folder))}")
         return 0 if record.complete else 1
     finally:
         processes.cool_down()
@@ -218,7 +239,7 @@ def analyze(
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
 @debug_option
-def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
+def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool, debug: bool, **options: Any) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.coupling import couple
@@ -233,7 +254,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
         traced = task_of(record, data_root=data_root).traced
         coupling = couple(traced)
         plan = suggest_widths(traced, record, coupling=coupling, **slim_asked(options))
-        written = write_suggestion(out or record.folder, traced, plan, coupling)
+        written = write_suggestion(out or record.folder, traced, plan, coupling, fresh=fresh)
     if out is None:
         write_report(record.folder)
     stdout = console()
@@ -253,26 +274,23 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
 def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
     from dst_analyze.report.page import write_report
-    from dst_analyze.slimming.suggestion import read_plan, task_of, write_verification
-    from dst_analyze.slimming.verify import verify_plan
-    from dst_analyze.sweep.layout import VERIFIED
+    from dst_analyze.slimming.suggestion import read_plan, task_of, verified
     from dst_analyze.sweep.reading import read_run
     from dst_analyze.terminal import console, show, verification_table
     from dst_analyze.text import wrapped
 
     record, plan = read_run(run_folder), read_plan(run_folder)
-    stderr = console(stderr=True)
-
-    def said(name: str, seed: int, score: float | None) -> None:
-        show(stderr, f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}")
-
     with redirect_stdout(sys.stderr):
         task = task_of(record, data_root=data_root)
-        found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=run_folder / VERIFIED, listener=said)
-    write_verification(run_folder, found)
+        found = verified(task, record, plan, seeds=seeds, listener=_say_score)
     write_report(run_folder)
     stdout = console()
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
+
+
+def _say_score(name: str, seed: int, score: float | None) -> None:
+    """One training of a proof has ended."""
+    click.echo(f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}", err=True)
 
 
 @commands.command()

@@ -158,7 +158,18 @@ slim_options = section(
     click.option("--min-width", type=click.IntRange(1), metavar="N", help="No layer narrower.  [default: 1]"),
     click.option("--keep", multiple=True, metavar="PATTERN", help="Leave such layers as wide as they are; repeatable."),
     click.option("--include-unclear", is_flag=True, help="Narrow layers too that the ranking calls unclear."),
-    click.option("--rule", type=click.Choice(["density", "sqrt", "units"]), help="How a budget is shared out."),
+    click.option(
+        "--rule", type=click.Choice(["balance", "density", "sqrt", "units"]), help="How a budget is shared out."
+    ),
+    click.option("--fresh", is_flag=True, help="Write the slim model with new weights, not with those it was given."),
+)
+
+proof_options = section(
+    "Proof",
+    click.option("--verify", is_flag=True, help="Train the suggestion against the dense model and others of its size."),
+    click.option(
+        "--verify-seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each."
+    ),
 )
 
 output_options = section(

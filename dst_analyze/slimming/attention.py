@@ -41,13 +41,19 @@ class HeadAttention(nn.Module):
             self.in_proj_weight = nn.Parameter(torch.empty(3 * inner, embed_dim))
             for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
                 self.register_parameter(name, None)
-        for weight in self.parameters():
-            nn.init.xavier_uniform_(weight)
         if bias:
-            self.in_proj_bias = nn.Parameter(torch.zeros(3 * inner))
+            self.in_proj_bias = nn.Parameter(torch.empty(3 * inner))
         else:
             self.register_parameter("in_proj_bias", None)
         self.out_proj = nn.Linear(inner, out_dim, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for name, parameter in self.named_parameters(recurse=False):
+            if name.endswith("_weight"):
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.zeros_(parameter)
 
     def forward(
         self,

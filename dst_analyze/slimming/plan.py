@@ -270,9 +270,14 @@ def slim_model(
     plan: SlimPlan,
     example_inputs: Any = None,
     *,
+    fresh: bool = False,
     coupling: Coupling | None = None,
 ) -> torch.fx.GraphModule:
-    """The model that a plan describes, with the trained weights that are left; the one given is not touched."""
+    """The model that a plan describes, with the trained weights that are left; the one given is not touched.
+
+    With ``fresh`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights anew, for
+    the width it has now; what others hold stays.
+    """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     assert traced.graph_module is not None
     given = {name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()}
@@ -286,7 +291,12 @@ def slim_model(
                 f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
                 hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
             )
-    return slim(traced, plan.removal, coupling=coupling)
+    built = slim(traced, plan.removal, coupling=coupling)
+    for module in built.modules() if fresh else ():
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()
+    return built
 
 
 def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:

@@ -18,9 +18,10 @@ from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.values import SlimPlan, Verification
+from dst_analyze.slimming.verify import Scored, verify_plan
 from dst_analyze.sweep.events import SuggestionWritten
 from dst_analyze.sweep.files import write_csv, write_text
-from dst_analyze.sweep.layout import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION
+from dst_analyze.sweep.layout import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.sources import DEFAULT_ROOT
@@ -45,7 +46,7 @@ class Suggestion:
 
 
 def suggested_once(
-    traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool
+    traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool, fresh: bool = False
 ) -> Suggestion | DstError:
     """The suggestion of a run, or why there is none; one that is there already is not replaced, unless ``again``."""
     folder = record.folder
@@ -55,7 +56,7 @@ def suggested_once(
         coupling = couple(traced)
         write_groups(folder, coupling)
         plan = suggest_widths(traced, record, coupling=coupling, **asked)
-        return write_suggestion(folder, traced, plan, coupling)
+        return write_suggestion(folder, traced, plan, coupling, fresh=fresh)
     except DstError as error:
         return error
     except Exception as error:  # a sweep of hours is not to be lost to a model that nobody thought of here
@@ -72,9 +73,11 @@ def write_groups(folder: Path, coupling: Coupling) -> None:
     write_csv(folder / GROUPS, pd.DataFrame(named, columns=["layer", "group"]))
 
 
-def write_suggestion(folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling) -> Suggestion:
+def write_suggestion(
+    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, fresh: bool = False
+) -> Suggestion:
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
-    model = slim_model(traced, plan, coupling=coupling)
+    model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
     write_source(model, folder / SLIM_SOURCE)
     lines = changed_lines(traced, model)
@@ -90,8 +93,14 @@ def read_plan(folder: Path) -> SlimPlan:
     return SlimPlan.load(folder / PLAN)
 
 
-def write_verification(folder: Path, verification: Verification) -> None:
-    write_text(folder / VERIFICATION, verification.model_dump_json(indent=1) + "\n")
+def verified(
+    task: Task, record: SweepRecord, plan: SlimPlan, *, seeds: int, listener: Scored = lambda name, seed, score: None
+) -> Verification:
+    """The proof of a plan (see `verify_plan`), kept in the run folder: training by training, then as a whole."""
+    folder = record.folder
+    found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=folder / VERIFIED, listener=listener)
+    write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
+    return found
 
 
 def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:

@@ -24,6 +24,9 @@ from dst_analyze.sweep.threads import torch_threads
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 from dst_analyze.sweep.trial import Task, seeded
 
+Scored = Callable[[str, int, float | None], None]
+"""Told of every training that has ended: contender, seed, score (None: it diverged)."""
+
 
 class _Scored(Json):
     """One training of one contender, as it is kept."""
@@ -40,7 +43,7 @@ def verify_plan(
     record: SweepRecord | None = None,
     seeds: int = 3,
     keep_in: Path | None = None,
-    listener: Callable[[str, int, float | None], None] = lambda name, seed, score: None,
+    listener: Scored = lambda name, seed, score: None,
 ) -> Verification:
     """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare.
 

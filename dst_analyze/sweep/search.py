@@ -41,10 +41,15 @@ class Search:
     rounds: int
 
     def nearest(self, seen: Mapping[float, float]) -> tuple[Target, ...]:
-        """For every target the alpha that came nearest, as far as anything is known."""
+        """For every target the alpha that came nearest, as far as anything is known.
+
+        Not one beyond the alpha that left least: what remains there are layers that collapsed and were reset.
+        """
         if not seen:
             return ()
-        best = {target: min(seen, key=lambda alpha: (_off(seen[alpha], target), alpha)) for target in self.targets}
+        farthest = max(alpha for alpha, ratio in seen.items() if ratio == min(seen.values()))
+        falling = [alpha for alpha in seen if alpha <= farthest]
+        best = {target: min(falling, key=lambda alpha: (_off(seen[alpha], target), alpha)) for target in self.targets}
         return tuple(Target(target, alpha, seen[alpha]) for target, alpha in best.items())
 
     def next(self, seen: Mapping[float, float]) -> tuple[float, ...]:
