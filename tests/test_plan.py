@@ -15,7 +15,7 @@ from torch import nn
 from dst_analyze.cli import main
 from dst_analyze.errors import FolderError, ModelError, OptionError
 from dst_analyze.model.tracing import trace_model
-from dst_analyze.slimming.budget import RULES, allowed_widths, widths_for
+from dst_analyze.slimming.budget import RULES, Budget, allowed_widths, widths_for
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
@@ -58,7 +58,7 @@ def test_the_net_has_three_groups():
 @given(densities, st.sampled_from([*RULES]), st.floats(0.1, 0.9), st.sampled_from(["params", "macs"]))
 def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
     limits, cost = Limits(round_to=1), COSTS[what].of
-    widths = widths_for(COUPLING.removable, evidence(*found), RULES[rule], limits, COSTS[what], share)
+    widths = widths_for(COUPLING.removable, evidence(*found), RULES[rule], limits, [Budget(COSTS[what], share)])
     # Within the tolerance, or one unit more of something would be too much.
     unit = max(cost({**widths, g.name: widths[g.name] + 1}) - cost(widths) for g in COUPLING.removable)
     assert abs(cost(widths) - share * cost({})) <= max(0.02 * share * cost({}), unit)
@@ -79,8 +79,10 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
         return sum(d**2 * g.width / widths[g.name] for g, d in zip(COUPLING.removable, found, strict=True))
 
     limits, cost = Limits(round_to=1), COSTS[what]
-    best = widths_for(COUPLING.removable, evidence(*found), RULES["balance"], limits, cost, share)
-    others = [widths_for(COUPLING.removable, evidence(*found), RULES[rule], limits, cost, share) for rule in RULES]
+    best = widths_for(COUPLING.removable, evidence(*found), RULES["balance"], limits, [Budget(cost, share)])
+    others = [
+        widths_for(COUPLING.removable, evidence(*found), RULES[rule], limits, [Budget(cost, share)]) for rule in RULES
+    ]
     for one, two in itertools.permutations(COUPLING.removable, 2):
         near = {**best, one.name: round(best[one.name] * 1.2), two.name: round(best[two.name] * 0.8)}
         if near[one.name] <= one.width and near[two.name] >= 1:
@@ -94,7 +96,9 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
 @given(densities, st.floats(0.15, 0.85), st.integers(1, 16), st.integers(1, 24))
 def test_widths_keep_to_their_limits(found, share, round_to, min_width):
     limits = Limits(round_to=round_to, min_width=min_width, keep=("2",))
-    widths = widths_for(COUPLING.removable, evidence(*found), RULES["density"], limits, COSTS["params"], share)
+    widths = widths_for(
+        COUPLING.removable, evidence(*found), RULES["density"], limits, [Budget(COSTS["params"], share)]
+    )
     assert "2" not in widths
     for group in COUPLING.removable:
         width = widths.get(group.name, group.width)
@@ -106,7 +110,9 @@ def test_widths_keep_to_their_limits(found, share, round_to, min_width):
 @given(densities, st.sampled_from(["density", "sqrt", "units"]))
 def test_more_budget_is_never_narrower(found, rule):
     def at(share):
-        return widths_for(COUPLING.removable, evidence(*found), RULES[rule], Limits(round_to=1), COSTS["params"], share)
+        return widths_for(
+            COUPLING.removable, evidence(*found), RULES[rule], Limits(round_to=1), [Budget(COSTS["params"], share)]
+        )
 
     less, more = at(0.3), at(0.6)
     assert all(less[name] <= more[name] + 1 for name in less)

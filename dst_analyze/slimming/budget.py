@@ -89,35 +89,30 @@ def allowed_widths(limits: Limits, group: Group) -> list[int]:
 
 
 def widths_for(
-    groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, cost: Cost, share: float
+    groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, budgets: Sequence[Budget]
 ) -> Widths:
-    """The most generous widths that cost at most a share, then rounded, the rounding's error given back."""
+    """The most generous widths within all budgets, then rounded, the rounding's error given back."""
     groups = [group for group in groups if not kept(limits, group)]
     allowed = {group.name: allowed_widths(limits, group) for group in groups}
-    most = share * cost.of({})
     prices = dict.fromkeys(allowed, 1.0)
 
     def ideal(generosity: float) -> dict[str, float]:
-        return {
-            group.name: min(
-                max(
-                    group.width * rule.share(evidence[group.name], prices[group.name], generosity),
-                    allowed[group.name][0],
-                ),
-                group.width,
-            )
-            for group in groups
-        }
+        shares = {g.name: rule.share(evidence[g.name], prices[g.name], generosity) for g in groups}
+        return {g.name: min(max(g.width * shares[g.name], allowed[g.name][0]), g.width) for g in groups}
 
-    if cost.of(_nearest(ideal(_MOST_GENEROUS), allowed)) <= most:
+    def used(widths: Mapping[str, float]) -> float:
+        return max(budget.used(widths) for budget in budgets)
+
+    if used(_nearest(ideal(_MOST_GENEROUS), allowed)) <= 1:
         return _nearest(ideal(_MOST_GENEROUS), allowed)
     for _ in range(_PRICINGS if rule.priced else 1):
-        wanted = ideal(_generosity(lambda generosity: cost.of(_floored(ideal(generosity))) <= most))
-        # Halfway between the old prices and the new: two groups that price each other would otherwise take turns.
-        now = cost.hanging(wanted)
+        wanted = ideal(_generosity(lambda generosity: used(_floored(ideal(generosity))) <= 1))
+        tightest = max(budgets, key=lambda budget: budget.used(wanted))
+        now = tightest.cost.hanging(wanted)
         whole = {group.name: now[group.name] * group.width / wanted[group.name] for group in groups}
-        prices = {name: (price * whole[name]) ** 0.5 for name, price in prices.items()}
-    return _balanced(_nearest(wanted, allowed), wanted, allowed, cost.of, most)
+        # Halfway between the old prices and the new: two groups that price each other would otherwise take turns.
+        prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
+    return _balanced(_nearest(wanted, allowed), wanted, allowed, used)
 
 
 def _generosity(fits: Callable[[float], bool]) -> float:
@@ -141,21 +136,20 @@ def _balanced(
     widths: Widths,
     wanted: Mapping[str, float],
     allowed: Mapping[str, list[int]],
-    cost: Callable[[Mapping[str, int]], float],
-    most: float,
+    used: Callable[[Mapping[str, float]], float],
 ) -> Widths:
     """Step by step towards the budget, by the group whose rounding strayed furthest the other way."""
     seen = {tuple(widths.values())}
-    while abs(cost(widths) - most) > TOLERANCE / 4 * most:
-        up = cost(widths) < most
+    while abs(used(widths) - 1) > TOLERANCE / 4:
+        up = used(widths) < 1
         moves = []
         for name, width in widths.items():
             at = allowed[name].index(width) + (1 if up else -1)
             if 0 <= at < len(allowed[name]) and _near(allowed[name], at, wanted[name]):
                 new = {**widths, name: allowed[name][at]}
                 strayed = (width - wanted[name]) / max(wanted[name], 1)
-                moves.append((abs(cost(new) - most), strayed if up else -strayed, new))
-        better = [move for move in moves if move[0] < abs(cost(widths) - most)]
+                moves.append((abs(used(new) - 1), strayed if up else -strayed, new))
+        better = [move for move in moves if move[0] < abs(used(widths) - 1)]
         if not better:
             break
         widths = min(better, key=lambda move: move[1])[2]
@@ -205,6 +199,18 @@ class Cost:
 
     def _parts(self, widths: Mapping[str, float]) -> dict[str, float]:
         return {name: widths.get(name, whole) / whole for name, whole in self._widths.items()}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A share of what a model costs."""
+
+    cost: Cost
+    share: float
+
+    def used(self, widths: Mapping[str, float]) -> float:
+        """How much of the budget widths take: 1 is all of it."""
+        return self.cost.of(widths) / (self.share * self.cost.of({}))
 
 
 def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:

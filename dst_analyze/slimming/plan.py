@@ -14,7 +14,17 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.verdict import NOT_MEASURED, UNCLEAR
-from dst_analyze.slimming.budget import DEFAULT_RULE, RULES, TOLERANCE, Cost, Widths, check_asked, kept, widths_for
+from dst_analyze.slimming.budget import (
+    DEFAULT_RULE,
+    RULES,
+    TOLERANCE,
+    Budget,
+    Cost,
+    Widths,
+    check_asked,
+    kept,
+    widths_for,
+)
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, Masks, from_masks, from_ratios, late_ratios
@@ -128,16 +138,16 @@ def plan_widths(
             hint="`dst-analyze inspect` says what the tracer could not follow; frozen groups name the reason",
         )
 
-    def widths_of(name: str, share: float) -> Widths:
-        cost = cost_of(traced, coupling, name)
-        return widths_for(coupling.removable, evidence, RULES[rule], limits, cost, share)
+    def widths_of(shares: Mapping[str, float]) -> Widths:
+        budgets = [Budget(cost_of(traced, coupling, name), share) for name, share in shares.items()]
+        return widths_for(coupling.removable, evidence, RULES[rule], limits, budgets)
 
+    counted = {name: share for name, share in asked.items() if name != "latency"}
     widths: Widths = {group.name: group.width for group in coupling.removable}
-    for name, share in asked.items():
-        if name == "latency":
-            chosen = _for_latency(traced, coupling, share, lambda params: widths_of("params", params))
-        else:
-            chosen = widths_of(name, share)
+    if counted:
+        widths |= widths_of(counted)
+    if "latency" in asked:
+        chosen = _for_latency(traced, coupling, asked["latency"], lambda params: widths_of({"params": params}))
         widths = {group: min(width, chosen.get(group, width)) for group, width in widths.items()}
     return plan_of(traced, coupling, widths, evidence, rule=rule, asked=asked, limits=limits)
 
