@@ -148,13 +148,13 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     with chosen_engine(sweep, "local", 1) as engine:
         record = run_plan(sweep, engine=engine)
     print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
-    task = plan_sweep(**asked, steps=options.steps, out=folder / "none", existing="resume").task
+    task = plan_sweep(**asked, steps=options.steps, schedule=options.schedule, out=folder / "none").task
     proof = Proof(task, couple(task.traced), record)
     jobs = [("dense", "dense", seed) for seed in range(options.seeds)]
     jobs += [(size, name, seed) for seed in range(options.seeds) for size in options.sizes for name in options.only]
     for size, name, seed in jobs:
         key = {"net": net, "sweep": options.sweep_steps or options.steps, "steps": options.steps, "size": size}
-        key |= {"contender": name, "seed": seed}
+        key |= {"schedule": options.schedule, "contender": name, "seed": seed}
         if any(all(row.get(k) == v for k, v in key.items()) for row in rows(out)):
             continue
         plan = proof.plan(name, size, seed)
@@ -175,7 +175,8 @@ def rows(out: Path) -> list[dict[str, object]]:
 
 def show(out: Path) -> None:
     frame = pd.DataFrame(rows(out))
-    table = frame.groupby(["net", "sweep", "steps", "size", "contender"])["score"].agg(["mean", "std", "count"])
+    by = ["net", "sweep", "steps", "schedule", "size", "contender"]
+    table = frame.groupby(by)["score"].agg(["mean", "std", "count"])
     print((100 * table[["mean", "std"]]).round(2).assign(seeds=table["count"]).to_string())
 
 
@@ -187,6 +188,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--sweep-steps", type=int, help="of the sweep; those of the trainings unless given")
+    parser.add_argument("--schedule", default="onecycle", help="of the trainings")
     parser.add_argument("--sweep-seeds", type=int, default=2)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS))

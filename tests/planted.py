@@ -34,11 +34,11 @@ class Wide(nn.Module):
 
 
 class Widened(nn.Module):
-    """A chain of equal layers, the second with 8 times the outputs it needs; the third reads them all."""
+    """A chain of equal layers, the second with so many times the outputs it needs; the third reads them all."""
 
-    def __init__(self, planted: bool = True) -> None:
+    def __init__(self, planted: bool = True, times: int = TIMES) -> None:
         super().__init__()
-        width = 32 * (TIMES if planted else 1)
+        width = 32 * (times if planted else 1)
         self.one, self.wide, self.three = nn.Linear(64, 32), nn.Linear(32, width), nn.Linear(width, 32)
         self.four, self.head = nn.Linear(32, 32), nn.Linear(32, 10)
 

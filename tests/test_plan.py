@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from test_sweep import FILE, TEST, TRAIN
 from torch import nn
 
@@ -179,6 +180,20 @@ def test_evidence_is_seen_from_both_ends():
     assert np.flatnonzero(from_masks(COUPLING, layers, [masks])["2"].units < 1).tolist() == [1]
 
 
+def test_fresh_weights_are_drawn_for_the_new_widths():
+    plan = planned(evidence(0.3, 0.9, 0.5), params=0.3)
+    model = net()
+    torch.manual_seed(1)
+    slim, fresh = slim_model(model, plan), slim_model(model, plan, fresh=True)
+    torch.manual_seed(1)
+    again = slim_model(model, plan, fresh=True)
+    for (name, kept), new, same in zip(slim.named_parameters(), fresh.parameters(), again.parameters(), strict=True):
+        assert torch.equal(new, same)
+        assert name.startswith("3.") or not torch.equal(kept, new)  # a BatchNorm starts at ones and zeros anyway
+    last = fresh.get_parameter("9.weight")
+    assert last.abs().max() <= 1 / math.sqrt(last.shape[1])  # torch's own bound for as many inputs
+
+
 def test_a_plan_goes_to_disk_and_fits_one_model_only(tmp_path):
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.5)
     plan.save(tmp_path / "plan.json")
@@ -289,8 +304,18 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert {"plan.json", "slim_model.py", "slim_model.safetensors", "changes.csv"} <= {
         file.name for file in (tmp_path / "run").iterdir()
     }
+    written = load_file(tmp_path / "run" / "slim_model.safetensors")
+    assert main(["slim", "run", "--include-unclear", "--round-to", "1", "--fresh"]) == 0
+    fresh = load_file(tmp_path / "run" / "slim_model.safetensors")
+    assert {name: value.shape for name, value in fresh.items()} == {n: v.shape for n, v in written.items()}
+    assert not any(torch.equal(fresh[name], value) for name, value in written.items())
+    capsys.readouterr()
     assert main(["verify", "run", "--seeds", "2"]) == 0
-    assert "uniform" in capsys.readouterr().out
+    proof = capsys.readouterr().out
+    assert "uniform" in proof
+    again = ["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--verify", "--verify-seeds", "2"]
+    assert main(again) == 0  # the same proof at the end of the whole job; nothing is trained again
+    assert capsys.readouterr().out.count("uniform") == proof.count("uniform")
     assert main(["inspect", "run/slim_model.py"]) == 0  # it is a model file itself
     assert main(["rank", "run"]) == 0  # and the folder is still a run folder
     (tmp_path / "m.py").write_text(FILE.replace("hidden=24", "hidden=32"))

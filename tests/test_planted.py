@@ -7,9 +7,9 @@ if the ranking, or the training under it, goes wrong.
 import functools
 
 import pytest
-from planted import PLANTINGS
+from planted import PLANTINGS, Widened
 
-from dst_analyze import rank_layers, run_sweep
+from dst_analyze import analyze, rank_layers, run_sweep
 from dst_analyze.sweep.digits import load_digits
 
 SEEDS = 3
@@ -59,3 +59,13 @@ def test_what_was_not_planted_is_not_found(name, tmp_path):
     table = ranking.table[ranking.table["layer"].isin(planting.layers)]
     assert set(table["label"]) == {"unclear"}
     assert table["redundancy"].abs().max() < 0.2
+
+
+def test_planted_width_is_taken_back(tmp_path):
+    """One layer of a chain is four times as wide as the others; it goes, at the parameters of the chain without that."""
+    found = analyze(lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], seeds=2, out=tmp_path / "run", jobs=1)
+    share = sum(p.numel() for p in Widened(planted=False).parameters()) / found.traced.params
+    plan = found.slim(target_params=share, round_to=1, include_unclear=True)
+    widths = {group.group: group.new_width for group in plan.groups}
+    assert widths["wide"] <= 1.5 * 32
+    assert min(widths["one"], widths["three"], widths["four"]) >= 0.6 * 32

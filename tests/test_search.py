@@ -51,6 +51,13 @@ def test_what_remains_after_a_collapse_is_no_target_reached():
     assert 1.9e-5 < search.next(seen)[0] < 1.4e-4
 
 
+def test_a_search_goes_by_the_lowest_reading_where_layers_were_reset():
+    ended = {"alpha": 1e-3, "seed": 0, "status": "done", "steps": 1, "remaining": 0.4, "lowest": 0.05}
+    assert TrialResult(**ended).reached == 0.4
+    assert TrialResult(**ended, resets={"conv": 3}).reached == 0.05
+    assert TrialResult(**ended | {"status": "diverged"}).reached == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.floats(-7, -1).map(lambda x: 10**x),

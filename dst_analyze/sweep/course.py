@@ -48,12 +48,12 @@ def course_of(config: SweepConfig, first: tuple[float, ...], results: Mapping[Tr
             return Course((dense, *keys), tuple(sorted(tried)), settled=False)
         ended = {key.alpha: results[key] for key in keys if key.alpha is not None}
         # A trial that diverged was pushed too hard; one that failed says nothing.
-        seen = {a: r.remaining or 0.0 if r.status == "done" else 0.0 for a, r in ended.items() if r.status != "failed"}
+        seen = {a: r.reached for a, r in ended.items() if r.status != "failed"}
         more = search.next(seen) if again < search.rounds else ()
         if not more:
             break
         tried += more
-    targets = search.nearest({a: r.remaining or 0.0 for a, r in ended.items() if r.status == "done"})
+    targets = search.nearest({a: r.reached for a, r in ended.items() if r.status == "done"})
     alphas = tuple(sorted({target.alpha for target in targets})) or tuple(sorted(tried))
     return Course(tuple(dict.fromkeys((dense, *keys, *_grid(config, alphas)))), alphas, targets)
 

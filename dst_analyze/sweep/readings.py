@@ -102,9 +102,13 @@ class Readings:
 
     def remaining(self) -> float | None:
         """The model's ratio at the end, read as every ratio is."""
-        if not self.totals or not self.masked:
-            return None
-        return float(late(self.step_frame())["remaining"].median())
+        return float(self._late().median()) if self.totals and self.masked else None
+
+    def lowest(self) -> float | None:
+        return float(self._late().min()) if self.totals and self.masked else None
+
+    def _late(self) -> pd.Series[float]:
+        return late(self.step_frame())["remaining"]
 
     def resets(self) -> dict[str, int]:
         counts = self.masked.resets if self.masked else {}

@@ -171,11 +171,18 @@ class TrialResult(Json):
     loss: float | None = None
     score: float | None = None
     remaining: float | None = None
+    lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
     resets: dict[str, int] = {}
 
     @property
     def key(self) -> TrialKey:
         return TrialKey(self.alpha, self.seed, self.control)
+
+    @property
+    def reached(self) -> float:
+        """How far this alpha prunes. Layers that collapse and are reset show more again than it leaves of them."""
+        ratio = self.lowest if self.resets and self.lowest is not None else self.remaining
+        return ratio if ratio is not None and self.status == "done" else 0.0
 
 
 class Timing(Json):

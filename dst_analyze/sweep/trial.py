@@ -124,6 +124,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         loss=loss,
         score=score,
         remaining=readings.remaining(),
+        lowest=readings.lowest(),
         resets=readings.resets(),
         reason="" if status == "done" else f"the loss was no longer finite at step {step}",
     )
