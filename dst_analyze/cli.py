@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import platform
 import sys
@@ -11,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.errors import DstError
 from dst_analyze.options import (
     Sectioned,
     choice,
@@ -33,16 +32,10 @@ from dst_analyze.options import (
     sweep_options,
     training_options,
 )
+from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, usage_error
 from dst_analyze.version import __version__
 
-if TYPE_CHECKING:
-    from dst_analyze.model.loading import LoadedModel
-    from dst_analyze.model.tracing import TracedModel
-
-PROGRAM = "dst-analyze"
-DEFAULT = "analyze"
 INTERRUPTED = 130
-_SMALL = 50_000_000  # parameters: 200 MB
 _SHOWN = 10  # layers of the ranking after a sweep; `rank` shows all
 
 
@@ -58,13 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except click.ClickException as error:
-        wrong = OptionError(error.format_message(), hint=_usage_hint(args))
-        return _failed(wrong, args)
+        return _failed(usage_error(error, args, commands.commands), args)
     except DstError as error:
         return _failed(error, args)
     except Exception as error:
-        unexpected = DstError(f"{type(error).__name__}: {error}", hint="run with --debug to see where this comes from")
-        return _failed(unexpected, args)
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return _failed(DstError(said, hint="run with --debug to see where this comes from"), args)
 
 
 def _failed(error: DstError, args: Sequence[str]) -> int:
@@ -74,35 +66,6 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
         click.echo(visible(traceback.format_exc()), err=True)
     console(stderr=True).print(error_text(error), soft_wrap=True)
     return error.exit_code
-
-
-def _usage_hint(args: Sequence[str]) -> str:
-    close = difflib.get_close_matches(args[0], commands.commands, n=1) if args else []
-    if close and close[0] != args[0]:
-        return f"did you mean `{PROGRAM} {close[0]}`?"
-    return f"`{PROGRAM} --help` lists the commands and options"
-
-
-class DefaultGroup(click.Group):
-    """A group whose first argument may be a model instead of a command's name."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] in self.commands:
-            return super().parse_args(ctx, args or ["--help"])
-        for own in ("--help", "--version"):
-            if own in args:
-                return super().parse_args(ctx, [own])
-        return super().parse_args(ctx, [DEFAULT, *args])
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(PROGRAM, "MODEL [OPTIONS]")
-        formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of the default command are the program's."""
-        default = self.commands[DEFAULT]
-        default.format_options(click.Context(default, parent=ctx), formatter)
-        self.format_commands(ctx, formatter)
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -288,61 +251,20 @@ def inspect(
     as_json: bool,
 ) -> None:
     """Show a model's layers, and what can be analysed, without training."""
+    from dst_analyze.inspection import as_json as described
+    from dst_analyze.inspection import looked_at
     from dst_analyze.model.loading import parse_model_args
     from dst_analyze.terminal import console, inspection_notes, layer_table, show, visible
 
-    loaded, traced = _looked_at(model, parse_model_args(model_args), include, exclude)
+    loaded, traced = looked_at(model, parse_model_args(model_args), include, exclude)
     if as_json:
-        click.echo(json.dumps(_as_json(loaded, traced), indent=2))
+        click.echo(json.dumps(described(loaded, traced), indent=2))
         return
     stdout = console()
     count = f"{len(traced.layers)} layers, {traced.params:,} parameters, {traced.macs:,} MACs per sample"
     show(stdout, f"{visible(loaded.name)}: {count}, called with {traced.inputs.describe()}", "")
     show(stdout, layer_table(traced, stdout.width), "")
     show(stdout, *map(visible, inspection_notes(traced)))
-
-
-def _looked_at(
-    spec: str, args: dict[str, Any], include: Sequence[str], exclude: Sequence[str]
-) -> tuple[LoadedModel, TracedModel]:
-    """The model without its memory where that works, so that any size fits; the real one where it does not."""
-    from dst_analyze.model.example import find_example_inputs
-    from dst_analyze.model.loading import load_model
-    from dst_analyze.model.tracing import trace_model
-
-    def trace(loaded: LoadedModel) -> TracedModel:
-        return trace_model(loaded.model, find_example_inputs(loaded), include=include, exclude=exclude)
-
-    loaded = load_model(spec, model_args=args, device="meta")
-    if any(parameter.is_meta for parameter in loaded.model.parameters()):
-        try:
-            traced = trace(loaded)
-            if traced.rung == 1 or traced.params > _SMALL:
-                return loaded, traced
-        except ModelError:  # code that asks for values gets no answer on meta
-            pass
-        # With values, tracing may come further, as it will in a sweep.
-        loaded = load_model(spec, model_args=args)
-    return loaded, trace(loaded)
-
-
-def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
-    from dst_analyze.model.tracing import FACTS
-
-    return {
-        "schema_version": 1,
-        "model": loaded.name,
-        "spec": loaded.spec,
-        "inputs": traced.inputs.describe(),
-        "params": traced.params,
-        "macs": traced.macs,
-        "rung": traced.rung,
-        "coverage": {"weights": traced.coverage.weights, "parameters": traced.coverage.parameters},
-        "layers": [{fact: getattr(layer, fact) for fact in FACTS} for layer in traced.layers],
-        "skipped": [{"name": s.name, "reason": s.reason, "place": s.place, "params": s.params} for s in traced.skipped],
-        "uncounted": traced.uncounted,
-        "notes": traced.notes,
-    }
 
 
 @commands.command()
