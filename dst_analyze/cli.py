@@ -6,8 +6,10 @@ import json
 import platform
 import sys
 import traceback
+import webbrowser
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -31,12 +33,12 @@ from dst_analyze.options import (
     slim_options,
     sweep_options,
     training_options,
+    trying_options,
 )
 from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, usage_error
 from dst_analyze.version import __version__
 
 INTERRUPTED = 130
-_SHOWN = 10  # layers of the ranking after a sweep; `rank` shows all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,7 +99,11 @@ def commands() -> None:
 @machine_options
 @slim_options
 @output_options
+@trying_options
+@click.pass_context
 def analyze(
+    ctx: click.Context,
+    /,
     model: str,
     model_args: tuple[str, ...],
     debug: bool,
@@ -108,42 +114,62 @@ def analyze(
     jobs: int | None,
     engine: Literal["local", "ray"],
     ray_address: str | None,
+    open_page: bool,
+    tensorboard: bool,
     quiet: bool,
     as_json: bool,
+    dry_run: bool,
+    fast_dev_run: bool,
+    print_config: bool,
     **options: Any,
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
+    from dst_analyze.configfile import WHERE, as_toml, keeping
     from dst_analyze.sweep import processes
 
-    if engine == "local":
+    if print_config:
+        click.echo(as_toml(ctx.command, ctx.params), nl=False)
+        return 0
+    if engine == "local" and not dry_run:
         processes.warm_up()  # workers import torch while this process does
     try:
         from dst_analyze.model.loading import parse_model_args
+        from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
-        from dst_analyze.sweep.events import ReportWritten
-        from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
-        from dst_analyze.sweep.notes import notes_of
+        from dst_analyze.sweep.dry_run import forecast_of, words
+        from dst_analyze.sweep.events import ReportWritten, all_of
+        from dst_analyze.sweep.fast import plan_fast
+        from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, what_to_do
         from dst_analyze.sweep.plan import plan_sweep
-        from dst_analyze.terminal import console, note_text, plan_table, plan_words, show, sweep_table, visible
-        from dst_analyze.text import wrapped
+        from dst_analyze.terminal import console, visible
         from dst_analyze.watch import JsonLines, watching
 
         asked = slim_asked(options)
         check_asked(asked)  # before hours of training, not after
         given = {name: value for name, value in options.items() if value is not None}
+        given["model_args"] = parse_model_args(model_args)
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
-        events = JsonLines(sys.stdout)
         with redirect_stdout(sys.stderr):  # what a user's file prints is no result
-            plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, existing=existing, **given)
-            with chosen_engine(plan, engine, jobs, ray_address) as workers:
-                if as_json:
-                    record = run_plan(plan, events, workers)
-                elif quiet:
-                    record = run_plan(plan, engine=workers)
-                else:
-                    with watching(plan.manifest, console(stderr=True)) as watch:
-                        record = run_plan(plan, watch, workers)
-        from dst_analyze.ranking.source import rank_run
+            if fast_dev_run:
+                plan = plan_fast(model, out=out, options=given)
+                asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
+            else:
+                plan = plan_sweep(model, out=out, existing=existing, **given)
+            cost = forecast_of(plan, jobs_of(plan, jobs)) if dry_run else None
+        if cost is not None:
+            rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
+            click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+            return 0
+        events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
+        with redirect_stdout(sys.stderr), ExitStack() as stack:
+            if tensorboard:
+                listeners.append(stack.enter_context(drawing()))
+            if as_json:
+                listeners.append(events)
+            elif not quiet:
+                listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
+            workers = stack.enter_context(chosen_engine(plan, engine, jobs, ray_address))
+            record = run_plan(plan, all_of(*listeners), workers)
         from dst_analyze.slimming.suggestion import suggested_once
 
         with redirect_stdout(sys.stderr):
@@ -156,23 +182,20 @@ def analyze(
                 events(suggestion.event())
             events(ReportWritten(str(page)))
         else:
-            stdout = console()
-            ranking = rank_run(record)
-            show(stdout, *map(note_text, notes_of(record)), sweep_table(record, ranking, stdout.width))
-            click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
-            if isinstance(suggestion, DstError):
-                refused = f"no slimmer architecture: {suggestion.cause}", f"hint: {suggestion.hint}"
-                show(stdout, "", *wrapped(refused, stdout.width))
-            else:
-                words = wrapped(plan_words(suggestion.plan), stdout.width)
-                show(stdout, "", plan_table(suggestion.plan, stdout.width), *words)
-            click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
-            if not isinstance(suggestion, DstError):
-                click.echo(f"slim model  {visible(str(suggestion.source))}")
-                click.echo(f"prove it    {PROGRAM} verify {visible(str(record.folder))}")
+            from dst_analyze.outcome import show_outcome
+            from dst_analyze.ranking.source import rank_run
+
+            show_outcome(console(), record, rank_run(record), suggestion, page)
+        if open_page:
+            _open(page)
         return 0 if record.complete else 1
     finally:
         processes.cool_down()
+
+
+def _open(page: Path) -> None:
+    if not webbrowser.open(page.resolve().as_uri()):
+        click.echo("no browser was found to open the report in", err=True)
 
 
 @commands.command()

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 import click
+from click.shell_completion import CompletionItem
 
 from dst_analyze.errors import OptionError
 
@@ -19,6 +20,8 @@ class DefaultGroup(click.Group):
     """A group whose first argument may be a model instead of a command's name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:  # a shell asks how this might go on
+            return super().parse_args(ctx, args)
         if not args or args[0] in self.commands:
             return super().parse_args(ctx, args or ["--help"])
         for own in ("--help", "--version"):
@@ -35,6 +38,20 @@ class DefaultGroup(click.Group):
         default = self.commands[DEFAULT]
         default.format_options(click.Context(default, parent=ctx), formatter)
         self.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, the default command's options, and files, as the model may come first."""
+        default = self.commands[DEFAULT]
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return [*found, *default.shell_complete(click.Context(default, parent=ctx), incomplete)]
+        return [*found, *complete_model(ctx, None, incomplete)]
+
+
+def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
+    """A model is a file, or a name in a collection that only torch could list."""
+    collections = [CompletionItem(name) for name in ("torchvision:", "timm:") if name.startswith(incomplete)]
+    return [*collections, CompletionItem(incomplete, type="file")]
 
 
 def closest(wrong: str, known: Iterable[str]) -> str | None:

@@ -12,6 +12,7 @@ import pytest
 from test_folder import make_run
 
 from dst_analyze.cli import main
+from dst_analyze.sweep.plan import plan_sweep
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,7 +68,7 @@ CATALOGUE = {
     ),
     "exits at import": Bad("called sys.exit(3)", "m.py:2", "__main__", "import sys\nsys.exit(3)\n"),
     "no model": Bad("m.py has no model", "m.py", "build_model()", "x = 1\n"),
-    "several models": Bad("2 classes that could be the model: Net, Other", "m.py", "m.py:Other", net("class Other(Net): ...")),
+    "several models": Bad("2 classes that could be the model: Net, B", "m.py", "m.py:B", net("class B(Net): ...")),
     "arguments needed": Bad(
         "m.py:Deep needs an argument: depth", "m.py", "--model-arg depth=",
         net("class Deep(Net):\n    def __init__(self, depth): ...\n"), spec="m.py:Deep",
@@ -75,11 +76,19 @@ CATALOGUE = {
     "unknown argument": Bad("takes no argument 'widht'", "m.py", "width", args=["--model-arg", "widht=3"]),
     "argument without a value": Bad("name=value", "--model-arg", "depth=16", args=["--model-arg", "width"]),
     "wrong return type": Bad(
-        "build_model returned a dict, not an nn.Module", "m.py", "the model alone", net("def build_model():\n    return {}")
+        "build_model returned a dict, not an nn.Module", "m.py", "the model alone",
+        net("def build_model():\n    return {}"),
     ),
     "build raises deep down": Bad(
         "raised RuntimeError: no", "m.py:18", "it was called as m.py:build_model()",
-        net("def down(n):\n    if not n:\n        raise RuntimeError('no')\n    down(n - 1)\ndef build_model():\n    down(20)"),
+        net("""
+            def down(n):
+                if not n:
+                    raise RuntimeError("no")
+                down(n - 1)
+            def build_model():
+                down(20)
+        """),
     ),
     # --- the model ---
     "nothing maskable": Bad(
@@ -117,10 +126,11 @@ CATALOGUE = {
         net("""
             import warnings
             def build_model():
-                torch.backends.quantized.engine = next(e for e in ("fbgemm", "qnnpack") if e in torch.backends.quantized.supported_engines)
+                torch.backends.quantized.engine = torch.backends.quantized.supported_engines[-1]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    return torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), {nn.Linear})
+                    flat = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+                    return torch.ao.quantization.quantize_dynamic(flat, {nn.Linear})
             train_data = (X, Y)
         """),
     ),
@@ -130,7 +140,8 @@ CATALOGUE = {
     ),
     # --- the data ---
     "wrong input shape": Bad(
-        "the training data do not fit the model", "m.py:12", "given float32[64, 3, 8, 8]; expected samples of [1, 8, 8]",
+        "the training data do not fit the model", "m.py:12",
+        "given float32[64, 3, 8, 8]; expected samples of [1, 8, 8]",
         net("train_data = (X.repeat(1, 3, 1, 1), Y)"),
     ),
     "another shape than the example": Bad(
@@ -141,7 +152,7 @@ CATALOGUE = {
     "no data": Bad("which is not data", "train_data() of m.py", "DataLoader", net("train_data = 7")),
     "test data only": Bad("no train_data()", "m.py", "train_data()", net("test_data = (X, Y)")),
     "data raise": Bad(
-        "train_data() raised FileNotFoundError", "m.py:17", "train_data() returns",
+        "train_data() raised FileNotFoundError", "m.py:16", "train_data() returns",
         net("def train_data():\n    return torch.load('nowhere')"),
     ),
     "empty loader": Bad(
@@ -166,7 +177,7 @@ CATALOGUE = {
         "labels run from 0 to 10, the model has scores for 10 classes, 0 to 9", "train_data() of m.py", "from 0",
         net("Y[600] = 10\ntrain_data = (X, Y)"),
     ),
-    "labels below zero": Bad("labels run from -1 to 8", "train_data() of m.py", "from 0", net("train_data = (X, Y - 1)")),
+    "labels below zero": Bad("labels run from -1 to 8", "train_data()", "from 0", net("train_data = (X, Y - 1)")),
     "integers into a convolution": Bad(
         "should be the same", "m.py:12", "images.float() / 255", net("train_data = ((X * 255).byte(), Y)")
     ),
@@ -186,7 +197,7 @@ CATALOGUE = {
         "no number to differentiate: float", "loss(outputs, batch) of m.py", "one tensor",
         net("train_data = (X, Y)\ndef loss(outputs, batch):\n    return 0.5"),
     ),
-    "unknown data": Bad("'imagenet'", "--data", "mnist", args=["--data", "imagenet"]),
+    "unknown data": Bad("'imagenet'", "--data", "imagefolder", args=["--data", "imagenet"]),
     # --- options ---
     "alphas zero": Bad("0.0 is not a positive number", "--alphas", "1e-5", args=["--alphas", "0"]),
     "alphas negative": Bad("-1.0 is not a positive number", "--alphas", "1e-5", args=["--alphas", "-1"]),
@@ -219,12 +230,12 @@ CATALOGUE = {
     "folder of another run": Bad("holds another run", "another", "--force", args=["--out", "another"]),
     "folder newer than this": Bad("in format 99", "newer", "newer version", args=["--out", "newer"]),
     "out of memory, the model": Bad(
-        "ran out of memory", "m.py:17", "parameters; the model has 740G",
+        "ran out of memory", "m.py:17", "parameters; the model has 750G",
         net("def build_model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10**10), nn.Linear(10**10, 10))"),
     ),
     "out of memory, two samples": Bad(
         "can't allocate memory", "train_data() of m.py", "not even two samples fit",
-        net("model = nn.Sequential(nn.Upsample(scale_factor=30000), nn.Flatten(), nn.Linear(8, 10))\ntrain_data = (X, Y)"),
+        net("model, train_data = nn.Sequential(nn.Upsample(scale_factor=30000), nn.Linear(8, 10)), (X, Y)"),
     ),
 }  # fmt: skip
 
@@ -253,6 +264,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)  # no trial is ever started
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "inner.py").write_text("")
     make_run(tmp_path / "another")
@@ -309,18 +321,18 @@ def test_bad_input_of_other_commands(here, capfd, name):
     assert contents(here) == before
 
 
-def test_one_alpha_is_trained_but_said_to_prove_nothing(here, capfd):
+def test_a_single_alpha_is_no_error_but_said_to_prove_nothing(here):
     (here / "m.py").write_text(GOOD)
-    assert main(["m.py", "--alphas", "1e-3", "--steps", "2", "--jobs", "1"]) == 0
-    said = capfd.readouterr()
-    assert "! One alpha and one seed make one trial, which agrees with no other" in said.err
-    assert "Verdict: no ranking." in said.out
+    for options, said in (({}, True), ({"seeds": 2}, False), ({"alphas": [1e-3, 1e-2]}, False)):
+        plan = plan_sweep("m.py", **{"alphas": [1e-3], **options})
+        assert plan.manifest.warning.startswith("One alpha and one seed make one trial") is said
 
 
 LIMITED = """
 import resource, sys
 import dst_analyze.sweep.plan
 from dst_analyze.cli import main
+from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.memory import free_memory
 pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + 2_000_000_000,) * 2)
@@ -335,7 +347,8 @@ def command(*args, code=None):
 
 
 def test_out_of_memory_tells_the_batch_that_would_fit(here):
-    wide = "nn.Sequential(nn.Conv2d(1, 512, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))"
+    pooled = "nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)"
+    wide = f"nn.Sequential(nn.Conv2d(1, 512, 3, padding=1), {pooled})"
     (here / "m.py").write_text(net(f"X = torch.rand(640, 1, 40, 40)\nmodel, train_data = {wide}, (X, Y)"))
     done = command("m.py", "--batch-size", "640", "--engine", "ray", code=LIMITED)
     assert done.returncode == 2, done.stderr

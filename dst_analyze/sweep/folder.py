@@ -35,8 +35,10 @@ from dst_analyze.sweep.layout import (
     LAYERS,
     MANIFEST,
     MASKS,
+    OPTIONS,
     READINGS,
     RESULT,
+    SCALARS,
     STEPS,
     TIMING,
     TRIALS,
@@ -205,7 +207,7 @@ def _start(path: Path, head: Head) -> None:
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            for name in (*DERIVED, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, OPTIONS, SCALARS, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():
