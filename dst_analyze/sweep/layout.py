@@ -8,6 +8,7 @@ from pathlib import Path
 from dst_analyze.sweep.files import SUMS, is_leftover
 from dst_analyze.sweep.lock import LOCK, OWNER
 from dst_analyze.sweep.record import SweepConfig, TrialKey
+from dst_analyze.sweep.strangers import JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 HEAD = (MANIFEST, CONFIG, LAYERS)
@@ -41,7 +42,7 @@ def trial_folder(run: Path, key: TrialKey) -> Path:
 def is_run_folder(path: Path) -> bool:
     """Whether a folder carries our manifest; what else it says may be damaged or newer."""
     try:
-        return '"tool": "dst-analyze"' in (path / MANIFEST).read_text(encoding="utf-8")
+        return '"tool": "dst-analyze"' in read_text(path / MANIFEST, JSON_MOST)
     except (OSError, UnicodeDecodeError):
         return False
 

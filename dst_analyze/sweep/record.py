@@ -30,6 +30,10 @@ UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
 
 
+MOST_TRIALS = 10_000
+"""More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
+
+
 class Json(BaseModel):
     """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
 
@@ -38,12 +42,16 @@ class Json(BaseModel):
 
 def _seeds(value: Any) -> Any:
     """``3`` means the seeds 0, 1, 2."""
-    return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_TRIALS:
+        raise ValueError(f"{value} are more than {MOST_TRIALS}")
+    return tuple(range(value))
 
 
 def _as_json(value: Any) -> Any:
     """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
-    return json.loads(json.dumps(value, default=repr))
+    return json.loads(json.dumps(value, default=repr, allow_nan=False))
 
 
 _HINTS = {
@@ -90,6 +98,9 @@ class SweepConfig(Json):
 
     @model_validator(mode="after")
     def _sensible(self) -> SweepConfig:
+        trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
+        if trials > MOST_TRIALS:
+            raise ValueError(f"seeds: {trials} trials are more than {MOST_TRIALS}")
         if not self.alphas:
             raise ValueError("alphas: at least one is needed")
         for alpha in self.given_alphas:
