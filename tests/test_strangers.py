@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,8 @@ def resealed(file):
 
 HOSTILE = [
     "NaN", "-Infinity", "1e999", "-1", "0", "1" * 400, "null", "true", "[]", "{}", '""', '"../../etc/passwd"',
-    '"\\u0000"', '"\\ud800"', "[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, '"\u202e<script>"', "99999999999",
+    '"\\u0000"', '"\\ud800"', "[" * 5000 + "]" * 5000, '{"a":' * 5000 + "1" + "}" * 5000, '"\u202e<script>"',
+    "99999999999",
 ]  # fmt: skip
 CELLS = [
     "",
@@ -127,6 +129,15 @@ FILES = [
 ONLY_THE_PAGE = ["plan.json", "changes.csv", "verification.json"]
 
 
+def error_of(read):
+    """The error that reading ends in, if it does; any other exception is a bug."""
+    try:
+        read()
+    except DstError as error:
+        return error
+    return None
+
+
 def changed_copy(original, name, mutation, seal):
     home = Path(tempfile.mkdtemp())
     shutil.copytree(original, home / "run")
@@ -142,14 +153,10 @@ def changed_copy(original, name, mutation, seal):
 @given(st.sampled_from(FILES), mutations(), st.booleans())
 def test_reading_ends_well_or_in_an_error(original, name, mutation, seal):
     home = changed_copy(original, name, mutation, seal)
-    try:
-        rank_run(read_run(home / "run")).text(80)
-    except DstError as error:
-        assert error.exit_code == 2
-        assert error.hint
-    finally:
-        assert [entry.name for entry in home.iterdir()] == ["run"]
-        shutil.rmtree(home)
+    error = error_of(lambda: rank_run(read_run(home / "run")).text(80))
+    assert error is None or (error.exit_code == 2 and error.hint)
+    assert [entry.name for entry in home.iterdir()] == ["run"]
+    shutil.rmtree(home)
 
 
 @settings(max_examples=int(os.environ.get("DST_FUZZ", "10")), deadline=None, derandomize="DST_FUZZ" not in os.environ,
@@ -178,10 +185,9 @@ def test_masks_of_any_bytes_and_any_claim(noise, length, shape):
             save({"fc": np.zeros(4, np.uint8)}, {"masks": about}),
         ):
             path.write_bytes(data)
-            try:
-                assert math.prod(read_masks(path)["fc"].shape) <= 32
-            except DstError as error:
-                assert "masks cannot be read" in error.cause
+            error = error_of(partial(read_masks, path))
+            assert error is None or "masks cannot be read" in error.cause
+            assert error is not None or math.prod(read_masks(path)["fc"].shape) <= 32
 
 
 # --- what a stranger would think of ---------------------------------------------------------------------------------
@@ -296,7 +302,7 @@ def test_a_table_with_nan_in_it_is_refused(run, capsys):
         cells[2] = word
         table.write_text("\n".join([lines[0], ",".join(cells), *lines[2:]]) + "\n")
         resealed(table)
-        refused(run, capsys, "no numbers")
+        refused(run, capsys, "record.csv cannot be used")
 
 
 def test_masks_do_not_claim_more_than_there_is(tmp_path):

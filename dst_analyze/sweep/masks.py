@@ -49,7 +49,7 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
 
 
 def _unpacked(packed: npt.NDArray[np.uint8], shape: list[int]) -> Mask:
-    """The mask; one whose shape claims more than there is would be filled up with zeros, in all the memory it claims."""
+    """The mask; a shape that claims more than there is would be filled up with zeros, in all the memory it takes."""
     count = math.prod(shape)
     if any(size < 0 for size in shape) or packed.ndim != 1 or len(packed) != -(-count // 8):
         raise ValueError(f"{len(packed)} bytes are no mask of shape {shape}")
