@@ -27,6 +27,7 @@ from dst_analyze.options import (
     json_option,
     machine_options,
     model_options,
+    open_option,
     output_options,
     run_argument,
     slim_asked,
@@ -85,7 +86,9 @@ def commands() -> None:
     MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is run.
 
     \b
-    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
+    dst-analyze mymodel.py --dry-run                  what it would train, how long, in how much memory
+    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3    the whole job: sweep, ranking, slimmer model, report
+    dst-analyze --config run.toml --open              the same from a file of options; opens the report
     dst-analyze inspect torchvision:resnet18
     dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
@@ -194,6 +197,7 @@ def analyze(
 
 
 def _open(page: Path) -> None:
+    """Show a page in the browser that BROWSER names, or the system's."""
     if not webbrowser.open(page.resolve().as_uri()):
         click.echo("no browser was found to open the report in", err=True)
 
@@ -205,7 +209,12 @@ def _open(page: Path) -> None:
 @data_root_option
 @debug_option
 def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool, **options: Any) -> None:
-    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
+    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
+
+    \b
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-params 0.3
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-macs 0.5 --keep 'head*' --out smaller
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.coupling import couple
     from dst_analyze.slimming.plan import suggest_widths
@@ -237,7 +246,11 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, debug: bool
 @data_root_option
 @debug_option
 def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
-    """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
+    """Train a run's suggestion against the dense model and others of its size. Runs the model's file.
+
+    \b
+    dst-analyze verify reports/mymodel-1a2b3c4d --seeds 5
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.suggestion import read_plan, task_of, write_verification
     from dst_analyze.slimming.verify import verify_plan
@@ -273,7 +286,12 @@ def inspect(
     debug: bool,
     as_json: bool,
 ) -> None:
-    """Show a model's layers, and what can be analysed, without training."""
+    """Show a model's layers, and what can be analysed, without training. Runs the model's file.
+
+    \b
+    dst-analyze inspect mymodel.py:Net --model-arg depth=16
+    dst-analyze inspect torchvision:resnet18 --exclude 'layer1*' --json
+    """
     from dst_analyze.inspection import as_json as described
     from dst_analyze.inspection import looked_at
     from dst_analyze.model.loading import parse_model_args
@@ -292,13 +310,21 @@ def inspect(
 
 @commands.command()
 @run_argument
+@open_option
 @debug_option
-def report(run_folder: Path, debug: bool) -> None:
-    """Write the report of a run folder again, from that folder alone."""
+def report(run_folder: Path, open_page: bool, debug: bool) -> None:
+    """Write the report of a run folder again, from that folder alone.
+
+    \b
+    dst-analyze report reports/mymodel-1a2b3c4d --open
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.terminal import visible
 
-    click.echo(visible(str(write_report(run_folder))))
+    page = write_report(run_folder)
+    click.echo(visible(str(page)))
+    if open_page:
+        _open(page)
 
 
 @commands.command()
@@ -311,6 +337,10 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
     """Rank layers by redundancy, with how sure that is.
 
     A CSV file has the columns layer, alpha, remaining, and optionally seed, params, macs, group, null, control, resets.
+
+    \b
+    dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
+    dst-analyze rank ratios.csv --format markdown
     """
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console
@@ -329,7 +359,11 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
 @debug_option
 def compare(runs: tuple[Path, ...], debug: bool) -> None:
-    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
+    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`.
+
+    \b
+    dst-analyze compare reports/one reports/two ratios.csv
+    """
     from dst_analyze.ranking.compare import compare_rankings
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console

@@ -82,6 +82,7 @@ LISTS_OF_NUMBERS = (_alphas, _numbers)
 
 debug_option = click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+open_option = click.option("--open", "open_page", is_flag=True, help="Open the report in a browser.")
 data_root_option = folder("--data-root", "Where data sets lie.  [default: data]")
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
@@ -201,7 +202,7 @@ output_options = section(
     click.option("--resume", is_flag=True, help="Finish a run: train what is missing or damaged in its folder."),
     click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed."),
     click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one."),
-    click.option("--open", "open_page", is_flag=True, help="Open the report in a browser at the end."),
+    open_option,
     click.option("--tensorboard", is_flag=True, help="Scalars of every trial and layer, in RUN/tensorboard."),
     click.option("--quiet", is_flag=True, help="Show the result only."),
     click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there."),

@@ -11,6 +11,7 @@ from dst_analyze.errors import DstError
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, NONE, REDUNDANT
 from dst_analyze.slimming.suggestion import Suggestion
+from dst_analyze.sweep.fast import SUFFIX
 from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.terminal import note_text, plan_table, plan_words, show, sweep_table, visible
@@ -81,6 +82,8 @@ def _agreement(ranking: Ranking) -> str:
 
 def _next(record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstError) -> str:
     """The command that would add most to what is known."""
+    if record.folder.name.endswith(SUFFIX):
+        return f"{PROGRAM} {record.config.model}, the real run: all parts of it work"
     if record.manifest.data.stand_in:
         return "define train_data() in the model file: these were stand-in data"
     if not record.complete:
