@@ -56,11 +56,11 @@ def test_every_option_is_in_the_file_or_for_one_call(capsys):
     assert {*keys, *ONCE} == {key_of(option) for option in ANALYZE.params}
 
 
-@given(
-    st.text(min_size=1), st.lists(st.text(min_size=1), max_size=3), st.floats(allow_nan=False), st.integers(1, 10**9)
-)
-def test_what_is_written_is_read(model, keep, lr, steps):
+TEXT = st.text(min_size=1)
 
+
+@given(TEXT, st.lists(TEXT, max_size=3), st.floats(allow_nan=False), st.integers(1, 10**9))
+def test_what_is_written_is_read(model, keep, lr, steps):
     values = {"model": model, "keep": tuple(keep), "lr": lr, "steps": steps, "amp": True, "alphas": (lr, 1e-5)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.toml"
@@ -129,6 +129,4 @@ def test_a_run_keeps_its_options_and_can_be_had_again(here, capsys):
     assert json.loads((here / "two" / "config.json").read_text())["model_args"] == {"hidden": 16}
     assert main(["--config", "one/config.json", "--quiet"]) == 2
     assert "hint: the options of this run are in one/run.toml" in capsys.readouterr().err
-    assert (
-        main(["--config", "one", "--out", "one", "--force", "--quiet", "--jobs", "1"]) == 0
-    )  # its own file is no stranger's
+    assert main(["--config", "one", "--out", "one", "--force", "--quiet", "--jobs", "1"]) == 0  # the file is the run's
