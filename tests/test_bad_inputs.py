@@ -259,12 +259,11 @@ OTHERS = {
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, inline):
     """A folder with other people's things in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)  # no trial is ever started
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "inner.py").write_text("")
     make_run(tmp_path / "another")

@@ -309,7 +309,7 @@ def shown(here, monkeypatch):
     return here / "shown"
 
 
-def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys):
+def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline):
     (here / "m.py").write_text(FILE)
     args = ["m.py", "--alphas", "1e-3,1e-2", "--steps", "60", "--out", "run", "--jobs", "1"]
     assert main([*args, "--include-unclear", "--open", "--quiet"]) == 0

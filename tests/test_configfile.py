@@ -17,7 +17,7 @@ ANALYZE = commands.commands["analyze"]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, inline):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "m.py").write_text(FILE)

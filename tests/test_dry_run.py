@@ -17,7 +17,7 @@ from dst_analyze.sweep.plan import plan_sweep
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, inline):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "m.py").write_text(FILE + "\nprint('loud')\n")

@@ -22,7 +22,7 @@ def drawn(folder):
     return {tag: [(point.step, point.value) for point in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
-def test_a_sweep_is_drawn(tmp_path, monkeypatch, capsys):
+def test_a_sweep_is_drawn(tmp_path, monkeypatch, inline):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(FILE)
     args = ["m.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--jobs", "1", "--quiet"]

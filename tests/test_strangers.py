@@ -318,8 +318,7 @@ def test_masks_do_not_claim_more_than_there_is(tmp_path):
     assert read_masks(path)["fc"].all()
 
 
-def test_a_lock_that_is_a_link_empties_nothing(run, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
+def test_a_lock_that_is_a_link_empties_nothing(run, capsys, tmp_path, inline):
     secret = run.parent / "secret.json"
     before = secret.read_bytes()
     (run / ".lock").symlink_to(secret)
