@@ -127,15 +127,16 @@ def analyze(
     **options: Any,
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
-    from dst_analyze.configfile import WHERE, as_toml, keeping
     from dst_analyze.sweep import processes
 
-    if print_config:
-        click.echo(as_toml(ctx.command, ctx.params), nl=False)
-        return 0
-    if engine == "local" and not dry_run:
+    if engine == "local" and not (dry_run or print_config):
         processes.warm_up()  # workers import torch while this process does
     try:
+        from dst_analyze.configfile import WHERE, as_toml, keeping
+
+        if print_config:
+            click.echo(as_toml(ctx.command, ctx.params), nl=False)
+            return 0
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
@@ -167,11 +168,11 @@ def analyze(
         with redirect_stdout(sys.stderr), ExitStack() as stack:
             if tensorboard:
                 listeners.append(stack.enter_context(drawing()))
+            workers = stack.enter_context(chosen_engine(plan, engine, jobs, ray_address))
             if as_json:
                 listeners.append(events)
             elif not quiet:
                 listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-            workers = stack.enter_context(chosen_engine(plan, engine, jobs, ray_address))
             record = run_plan(plan, all_of(*listeners), workers)
         from dst_analyze.slimming.suggestion import suggested_once
 

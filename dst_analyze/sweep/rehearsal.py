@@ -67,6 +67,8 @@ def _models_that_fit(source: ModelSource) -> str:
     return f"{fits}; the model has {short(sum(parameter.numel() for parameter in model.parameters()))}"
 
 
+_ONE_SAMPLE = "more than 1 value per channel"  # how torch's batch norm says it
+
 # --- the data -------------------------------------------------------------------------------------------------------
 
 
@@ -113,6 +115,8 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> bool:
     except DataError as error:
         if is_out_of_memory(error.__cause__):
             error.hint = _batches_that_fit(task, loaded, masked, batch)
+        elif _ONE_SAMPLE in str(error.__cause__):
+            error.hint = "batch norm needs two samples or more in a batch: give --batch-size 2 at least"
         raise
     accuracy = is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
     objective = replace(task.objective(loaded.model), accuracy=accuracy)
@@ -153,8 +157,6 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
 
 
 def _expected(inputs: Inputs, example: Inputs) -> str:
-    if inputs.batch_size == 1:
-        return "batches of one sample: batch norm needs two at least, so give --batch-size 2 or more"
     return f"given {inputs.describe()}; expected, going by the example inputs, the like of {example.describe()}"
 
 
