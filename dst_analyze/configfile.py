@@ -151,11 +151,15 @@ def as_toml(command: click.Command, values: Mapping[str, Any], leave_out: Collec
         lines = [
             f"{key_of(option)} = {_toml(values[str(option.name)])}"
             for option in options
-            if key_of(option) not in leave_out and values.get(str(option.name)) not in (None, (), False)
+            if key_of(option) not in leave_out and _is_set(values.get(str(option.name)))
         ]
         if lines:
             parts.append("\n".join([f"[{title}]", *lines]))
     return "\n\n".join(parts) + "\n"
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value is not False and value != ()
 
 
 def _toml(value: Any) -> str:
