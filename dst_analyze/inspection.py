@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dst_analyze.errors import ModelError
+from dst_analyze.errors import ModelError, at
 from dst_analyze.model.example import find_example_inputs
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.tracing import FACTS, TracedModel, trace_model
@@ -19,7 +19,8 @@ def looked_at(
     """The model without its memory where that works; the real one where it does not."""
 
     def trace(loaded: LoadedModel) -> TracedModel:
-        return trace_model(loaded.model, find_example_inputs(loaded), include=include, exclude=exclude)
+        with at(spec):
+            return trace_model(loaded.model, find_example_inputs(loaded), include=include, exclude=exclude)
 
     loaded = load_model(spec, model_args=args, device="meta")
     if any(parameter.is_meta for parameter in loaded.model.parameters()):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dst_analyze.errors import DataError, ModelError, OptionError
+from dst_analyze.errors import DataError, ModelError, OptionError, at
 from dst_analyze.model.example import find_example_inputs
 from dst_analyze.model.failures import headline, is_out_of_memory, running
 from dst_analyze.model.inputs import Inputs
@@ -48,7 +48,7 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
 )
-from dst_analyze.sweep.rehearsal import at, built, step_once
+from dst_analyze.sweep.rehearsal import built, step_once
 from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
 from dst_analyze.sweep.threads import threads_per_trial
 from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded

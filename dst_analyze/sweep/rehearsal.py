@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dst_analyze.errors import DataError, DstError, ModelError
+from dst_analyze.errors import DataError, DstError, ModelError, at
 from dst_analyze.masking.masked import MaskedModel, refuse_masked
 from dst_analyze.model.copying import refuse_lazy
 from dst_analyze.model.failures import is_out_of_memory, running
@@ -22,17 +20,6 @@ from dst_analyze.sweep.objective import IGNORED, class_scores, is_classification
 from dst_analyze.sweep.train import evaluate
 from dst_analyze.sweep.trial import ModelSource, Task
 from dst_analyze.text import short
-
-
-@contextmanager
-def at(place: str) -> Iterator[None]:
-    """Errors that do not say where happened here."""
-    try:
-        yield
-    except DstError as error:
-        error.place = error.place or place
-        raise
-
 
 # --- the model ------------------------------------------------------------------------------------------------------
 
