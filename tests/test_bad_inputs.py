@@ -230,7 +230,7 @@ CATALOGUE = {
     "folder of another run": Bad("holds another run", "another", "--force", args=["--out", "another"]),
     "folder newer than this": Bad("in format 99", "newer", "newer version", args=["--out", "newer"]),
     "out of memory, the model": Bad(
-        "ran out of memory", "m.py:17", "parameters; the model has 750G",
+        "ran out of memory", "m.py:16", "parameters; the model has 750G",
         net("def build_model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10**10), nn.Linear(10**10, 10))"),
     ),
     "out of memory, two samples": Bad(

@@ -17,7 +17,7 @@ from test_folder import make_run
 
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError
-from dst_analyze.ranking.source import rank_run
+from dst_analyze.ranking.source import rank_run, ranking_of
 from dst_analyze.slimming.values import Entry, GroupPlan, SlimPlan, Verification
 from dst_analyze.sweep.files import SUMS, sums_of
 from dst_analyze.sweep.masks import pack_masks, read_masks
@@ -171,6 +171,24 @@ def test_so_does_the_report(original, name, mutation):
     assert {file for file in after if after[file] != before.get(file)} <= made
     assert set(before) <= set(after)
     shutil.rmtree(home)
+
+
+TABLE = "layer,alpha,remaining,seed,params,group,null,control,resets\n" + "".join(
+    f"{name},{alpha},{ratio},{seed},100,,0.5,false,0\n"
+    for alpha, ratio in (("1e-4", 0.9), ("1e-3", 0.5), ("1e-2", 0.1))
+    for seed in range(2)
+    for name in ("one", "two", "three")
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(mutations())
+def test_so_does_any_table(mutation):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ratios.csv"
+        path.write_bytes(mutated(TABLE.encode(), mutation, table=True))
+        error = error_of(lambda: ranking_of(path).text(80))
+    assert error is None or (error.exit_code == 2 and error.hint)
 
 
 @settings(max_examples=30, deadline=None)
