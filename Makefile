@@ -33,9 +33,12 @@ bench: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
 	$(BIN)/python benchmarks/sweep_cost.py
 
-dist: $(VENV)/installed-test
+# Built, looked into, installed into an environment of its own without the extras, and run there.
+dist: $(VENV)/installed
 	$(PIP) build
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist
+	$(BIN)/python .ci/check_dist.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) dist build *.egg-info

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import platform
 import sys
 import traceback
+import webbrowser
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
-from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.errors import DstError
 from dst_analyze.options import (
     Sectioned,
     choice,
@@ -26,6 +27,7 @@ from dst_analyze.options import (
     json_option,
     machine_options,
     model_options,
+    open_option,
     output_options,
     proof_options,
     run_argument,
@@ -33,18 +35,12 @@ from dst_analyze.options import (
     slim_options,
     sweep_options,
     training_options,
+    trying_options,
 )
+from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, usage_error
 from dst_analyze.version import __version__
 
-if TYPE_CHECKING:
-    from dst_analyze.model.loading import LoadedModel
-    from dst_analyze.model.tracing import TracedModel
-
-PROGRAM = "dst-analyze"
-DEFAULT = "analyze"
 INTERRUPTED = 130
-_SMALL = 50_000_000  # parameters: 200 MB
-_SHOWN = 10  # layers of the ranking after a sweep; `rank` shows all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,13 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except click.ClickException as error:
-        wrong = OptionError(error.format_message(), hint=_usage_hint(args))
-        return _failed(wrong, args)
+        return _failed(usage_error(error, args, commands.commands), args)
     except DstError as error:
         return _failed(error, args)
     except Exception as error:
-        unexpected = DstError(f"{type(error).__name__}: {error}", hint="run with --debug to see where this comes from")
-        return _failed(unexpected, args)
+        said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+        return _failed(DstError(said, hint="run with --debug to see where this comes from"), args)
 
 
 def _failed(error: DstError, args: Sequence[str]) -> int:
@@ -75,35 +70,6 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
         click.echo(visible(traceback.format_exc()), err=True)
     console(stderr=True).print(error_text(error), soft_wrap=True)
     return error.exit_code
-
-
-def _usage_hint(args: Sequence[str]) -> str:
-    close = difflib.get_close_matches(args[0], commands.commands, n=1) if args else []
-    if close and close[0] != args[0]:
-        return f"did you mean `{PROGRAM} {close[0]}`?"
-    return f"`{PROGRAM} --help` lists the commands and options"
-
-
-class DefaultGroup(click.Group):
-    """A group whose first argument may be a model instead of a command's name."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] in self.commands:
-            return super().parse_args(ctx, args or ["--help"])
-        for own in ("--help", "--version"):
-            if own in args:
-                return super().parse_args(ctx, [own])
-        return super().parse_args(ctx, [DEFAULT, *args])
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(PROGRAM, "MODEL [OPTIONS]")
-        formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of the default command are the program's."""
-        default = self.commands[DEFAULT]
-        default.format_options(click.Context(default, parent=ctx), formatter)
-        self.format_commands(ctx, formatter)
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -121,7 +87,9 @@ def commands() -> None:
     MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is run.
 
     \b
-    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
+    dst-analyze mymodel.py --dry-run                  what it would train, how long, in how much memory
+    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3    the whole job: sweep, ranking, slimmer model, report
+    dst-analyze --config run.toml --open              the same from a file of options; opens the report
     dst-analyze inspect torchvision:resnet18
     dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
@@ -136,7 +104,11 @@ def commands() -> None:
 @slim_options
 @proof_options
 @output_options
+@trying_options
+@click.pass_context
 def analyze(
+    ctx: click.Context,
+    /,
     model: str,
     model_args: tuple[str, ...],
     debug: bool,
@@ -150,51 +122,63 @@ def analyze(
     fresh: bool,
     verify: bool,
     verify_seeds: int,
+    open_page: bool,
+    tensorboard: bool,
     quiet: bool,
     as_json: bool,
+    dry_run: bool,
+    fast_dev_run: bool,
+    print_config: bool,
     **options: Any,
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
     from dst_analyze.sweep import processes
 
-    if engine == "local":
+    if engine == "local" and not (dry_run or print_config):
         processes.warm_up()  # workers import torch while this process does
     try:
+        from dst_analyze.configfile import WHERE, as_toml, keeping
+
+        if print_config:
+            click.echo(as_toml(ctx.command, ctx.params), nl=False)
+            return 0
         from dst_analyze.model.loading import parse_model_args
+        from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
-        from dst_analyze.sweep.events import ReportWritten
-        from dst_analyze.sweep.grid import chosen_engine, run_plan, what_to_do
-        from dst_analyze.sweep.notes import notes_of
+        from dst_analyze.sweep.dry_run import forecast_of, words
+        from dst_analyze.sweep.events import ReportWritten, all_of
+        from dst_analyze.sweep.fast import plan_fast
+        from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, what_to_do
         from dst_analyze.sweep.plan import plan_sweep
-        from dst_analyze.terminal import (
-            console,
-            note_text,
-            plan_table,
-            plan_words,
-            show,
-            sweep_table,
-            verification_table,
-            visible,
-        )
-        from dst_analyze.text import wrapped
+        from dst_analyze.terminal import console, visible
         from dst_analyze.watch import JsonLines, watching
 
         asked = slim_asked(options)
         check_asked(asked)  # before hours of training, not after
         given = {name: value for name, value in options.items() if value is not None}
+        given["model_args"] = parse_model_args(model_args)
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
-        events = JsonLines(sys.stdout)
         with redirect_stdout(sys.stderr):  # what a user's file prints is no result
-            plan = plan_sweep(model, model_args=parse_model_args(model_args), out=out, existing=existing, **given)
-            with chosen_engine(plan, engine, jobs, ray_address) as workers:
-                if as_json:
-                    record = run_plan(plan, events, workers)
-                elif quiet:
-                    record = run_plan(plan, engine=workers)
-                else:
-                    with watching(plan.manifest, console(stderr=True)) as watch:
-                        record = run_plan(plan, watch, workers)
-        from dst_analyze.ranking.source import rank_run
+            if fast_dev_run:
+                plan = plan_fast(model, out=out, options=given)
+                asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
+            else:
+                plan = plan_sweep(model, out=out, existing=existing, **given)
+            cost = forecast_of(plan, jobs_of(plan, jobs)) if dry_run else None
+        if cost is not None:
+            rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
+            click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+            return 0
+        events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
+        with redirect_stdout(sys.stderr), ExitStack() as stack:
+            if tensorboard:
+                listeners.append(stack.enter_context(drawing()))
+            workers = stack.enter_context(chosen_engine(plan, engine, jobs, ray_address))
+            if as_json:
+                listeners.append(events)
+            elif not quiet:
+                listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
+            record = run_plan(plan, all_of(*listeners), workers)
         from dst_analyze.slimming.suggestion import suggested_once, verified
 
         with redirect_stdout(sys.stderr):
@@ -211,26 +195,21 @@ def analyze(
                 events(suggestion.event())
             events(ReportWritten(str(page)))
         else:
-            stdout = console()
-            ranking = rank_run(record)
-            show(stdout, *map(note_text, notes_of(record)), sweep_table(record, ranking, stdout.width))
-            click.echo(f"\n{ranking.text(stdout.width, top=_SHOWN)}")
-            if isinstance(suggestion, DstError):
-                refused = f"no slimmer architecture: {suggestion.cause}", f"hint: {suggestion.hint}"
-                show(stdout, "", *wrapped(refused, stdout.width))
-            else:
-                words = wrapped(plan_words(suggestion.plan), stdout.width)
-                show(stdout, "", plan_table(suggestion.plan, stdout.width), *words)
-            if proof is not None:
-                show(stdout, "", verification_table(proof, stdout.width), "", *wrapped([proof.verdict], stdout.width))
-            click.echo(f"\nrun folder  {visible(str(record.folder))}\nreport      {visible(str(page))}")
-            if not isinstance(suggestion, DstError):
-                click.echo(f"slim model  {visible(str(suggestion.source))}")
-                if proof is None:
-                    click.echo(f"prove it    {PROGRAM} verify {visible(str(record.folder))}")
+            from dst_analyze.outcome import show_outcome
+            from dst_analyze.ranking.source import rank_run
+
+            show_outcome(console(), record, rank_run(record), suggestion, proof, page)
+        if open_page:
+            _open(page)
         return 0 if record.complete else 1
     finally:
         processes.cool_down()
+
+
+def _open(page: Path) -> None:
+    """Show a page in the browser that BROWSER names, or the system's."""
+    if not webbrowser.open(page.resolve().as_uri()):
+        click.echo("no browser was found to open the report in", err=True)
 
 
 @commands.command()
@@ -240,7 +219,12 @@ def analyze(
 @data_root_option
 @debug_option
 def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool, debug: bool, **options: Any) -> None:
-    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file."""
+    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
+
+    \b
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-params 0.3
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-macs 0.5 --keep 'head*' --out smaller
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.coupling import couple
     from dst_analyze.slimming.plan import suggest_widths
@@ -272,7 +256,11 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
 @data_root_option
 @debug_option
 def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
-    """Train a run's suggestion against the dense model and others of its size. Runs the model's file."""
+    """Train a run's suggestion against the dense model and others of its size. Runs the model's file.
+
+    \b
+    dst-analyze verify reports/mymodel-1a2b3c4d --seeds 5
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.suggestion import read_plan, task_of, verified
     from dst_analyze.sweep.reading import read_run
@@ -305,13 +293,20 @@ def inspect(
     debug: bool,
     as_json: bool,
 ) -> None:
-    """Show a model's layers, and what can be analysed, without training."""
+    """Show a model's layers, and what can be analysed, without training. Runs the model's file.
+
+    \b
+    dst-analyze inspect mymodel.py:Net --model-arg depth=16
+    dst-analyze inspect torchvision:resnet18 --exclude 'layer1*' --json
+    """
+    from dst_analyze.inspection import as_json as described
+    from dst_analyze.inspection import looked_at
     from dst_analyze.model.loading import parse_model_args
     from dst_analyze.terminal import console, inspection_notes, layer_table, show, visible
 
-    loaded, traced = _looked_at(model, parse_model_args(model_args), include, exclude)
+    loaded, traced = looked_at(model, parse_model_args(model_args), include, exclude)
     if as_json:
-        click.echo(json.dumps(_as_json(loaded, traced), indent=2))
+        click.echo(json.dumps(described(loaded, traced), indent=2))
         return
     stdout = console()
     count = f"{len(traced.layers)} layers, {traced.params:,} parameters, {traced.macs:,} MACs per sample"
@@ -320,58 +315,23 @@ def inspect(
     show(stdout, *map(visible, inspection_notes(traced)))
 
 
-def _looked_at(
-    spec: str, args: dict[str, Any], include: Sequence[str], exclude: Sequence[str]
-) -> tuple[LoadedModel, TracedModel]:
-    """The model without its memory where that works, so that any size fits; the real one where it does not."""
-    from dst_analyze.model.example import find_example_inputs
-    from dst_analyze.model.loading import load_model
-    from dst_analyze.model.tracing import trace_model
-
-    def trace(loaded: LoadedModel) -> TracedModel:
-        return trace_model(loaded.model, find_example_inputs(loaded), include=include, exclude=exclude)
-
-    loaded = load_model(spec, model_args=args, device="meta")
-    if any(parameter.is_meta for parameter in loaded.model.parameters()):
-        try:
-            traced = trace(loaded)
-            if traced.rung == 1 or traced.params > _SMALL:
-                return loaded, traced
-        except ModelError:  # code that asks for values gets no answer on meta
-            pass
-        # With values, tracing may come further, as it will in a sweep.
-        loaded = load_model(spec, model_args=args)
-    return loaded, trace(loaded)
-
-
-def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
-    from dst_analyze.model.tracing import FACTS
-
-    return {
-        "schema_version": 1,
-        "model": loaded.name,
-        "spec": loaded.spec,
-        "inputs": traced.inputs.describe(),
-        "params": traced.params,
-        "macs": traced.macs,
-        "rung": traced.rung,
-        "coverage": {"weights": traced.coverage.weights, "parameters": traced.coverage.parameters},
-        "layers": [{fact: getattr(layer, fact) for fact in FACTS} for layer in traced.layers],
-        "skipped": [{"name": s.name, "reason": s.reason, "place": s.place, "params": s.params} for s in traced.skipped],
-        "uncounted": traced.uncounted,
-        "notes": traced.notes,
-    }
-
-
 @commands.command()
 @run_argument
+@open_option
 @debug_option
-def report(run_folder: Path, debug: bool) -> None:
-    """Write the report of a run folder again, from that folder alone."""
+def report(run_folder: Path, open_page: bool, debug: bool) -> None:
+    """Write the report of a run folder again, from that folder alone.
+
+    \b
+    dst-analyze report reports/mymodel-1a2b3c4d --open
+    """
     from dst_analyze.report.page import write_report
     from dst_analyze.terminal import visible
 
-    click.echo(visible(str(write_report(run_folder))))
+    page = write_report(run_folder)
+    click.echo(visible(str(page)))
+    if open_page:
+        _open(page)
 
 
 @commands.command()
@@ -384,6 +344,10 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
     """Rank layers by redundancy, with how sure that is.
 
     A CSV file has the columns layer, alpha, remaining, and optionally seed, params, macs, group, null, control, resets.
+
+    \b
+    dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
+    dst-analyze rank ratios.csv --format markdown
     """
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console
@@ -402,7 +366,11 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
 @debug_option
 def compare(runs: tuple[Path, ...], debug: bool) -> None:
-    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
+    """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`.
+
+    \b
+    dst-analyze compare reports/one reports/two ratios.csv
+    """
     from dst_analyze.ranking.compare import compare_rankings
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DstError(Exception):
     """Base of every error this package raises on purpose.
@@ -33,6 +36,16 @@ class DstError(Exception):
 
 def _rebuild(kind: type[DstError], cause: str, place: str, hint: str, trace: str) -> DstError:
     return kind(cause, place=place, hint=hint, trace=trace)
+
+
+@contextmanager
+def at(place: str) -> Iterator[None]:
+    """Errors that do not say where they happened, happened here."""
+    try:
+        yield
+    except DstError as error:
+        error.place = error.place or place
+        raise
 
 
 class InputError(DstError):

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from dst_analyze.usage import complete_model
+
 Decorated = Callable[..., Any]
 Decorator = Callable[[Decorated], Decorated]
 
@@ -22,7 +24,7 @@ class Sectioned(click.Command):
         for parameter in self.get_params(ctx):
             shown = parameter.get_help_record(ctx)
             if shown is not None and isinstance(parameter, click.Option):
-                sections.setdefault(getattr(parameter, _SECTION, "Options"), []).append(shown)
+                sections.setdefault(section_of(parameter), []).append(shown)
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -40,12 +42,25 @@ def section(title: str, *options: Decorator) -> Decorator:
     return decorate
 
 
+def section_of(parameter: click.Parameter) -> str:
+    """The title under which the help shows an option."""
+    return getattr(parameter, _SECTION, "Options")
+
+
 def choice(name: str, *values: str, text: str) -> Decorator:
     return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
 
 
 def folder(name: str, text: str) -> Decorator:
     return click.option(name, type=click.Path(path_type=Path), metavar="DIR", help=text)
+
+
+def _configured(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """What a file sets is what the command line has for defaults."""
+    if value is not None and not ctx.resilient_parsing:
+        from dst_analyze.configfile import read_options
+
+        ctx.default_map = read_options(value, ctx.command)
 
 
 def _alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
@@ -62,14 +77,18 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> t
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
 
 
+LISTS_OF_NUMBERS = (_alphas, _numbers)
+"""What reads such a list from the command line."""
+
 debug_option = click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Machine-readable, on stdout.")
+open_option = click.option("--open", "open_page", is_flag=True, help="Open the report in a browser.")
 data_root_option = folder("--data-root", "Where data sets lie.  [default: data]")
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
 model_options = section(
     "Model",
-    click.argument("model"),
+    click.argument("model", shell_complete=complete_model),
     click.option("--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."),
     click.option("--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."),
@@ -172,12 +191,30 @@ proof_options = section(
     ),
 )
 
+trying_options = section(
+    "Trying it out",
+    click.option("--dry-run", is_flag=True, help="Say what would be trained, how long and in how much memory."),
+    click.option("--fast-dev-run", is_flag=True, help="The whole job once, with two batches and a few steps."),
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        is_eager=True,
+        expose_value=False,
+        callback=_configured,
+        help="Options from a file such as a run's run.toml; the command line wins.",
+    ),
+    click.option("--print-config", is_flag=True, help="Print such a file with the options given, and stop."),
+)
+
 output_options = section(
     "Run folder and output",
     folder("--out", "Run folder.  [default: reports/NAME-HASH]"),
     click.option("--resume", is_flag=True, help="Finish a run: train what is missing or damaged in its folder."),
     click.option("--retry-failed", is_flag=True, help="The same, and train again what diverged or failed."),
     click.option("--force", is_flag=True, help="Start over: replace the run folder if there is one."),
+    open_option,
+    click.option("--tensorboard", is_flag=True, help="Scalars of every trial and layer, in RUN/tensorboard."),
     click.option("--quiet", is_flag=True, help="Show the result only."),
     click.option("--json", "as_json", is_flag=True, help="Events as JSON lines on stdout, and nothing else there."),
     debug_option,

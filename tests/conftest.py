@@ -32,3 +32,12 @@ def browser() -> Iterator[object]:
         started = playwright.chromium.launch(executable_path=program, args=[*quiet, "--disable-sync", "--disable-quic"])
         yield started
         started.close()
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run in this process: workers have their own tests, and each run's would import torch once more."""
+    from dst_analyze.sweep.engine import Inline
+
+    monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
+    monkeypatch.setattr("dst_analyze.sweep.grid.LocalWorkers", lambda jobs, again: Inline())

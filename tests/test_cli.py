@@ -5,9 +5,11 @@ import os
 import re
 import subprocess
 import sys
+import webbrowser
 from pathlib import Path
 
 import pytest
+from test_sweep import FILE
 
 from dst_analyze.cli import commands, main
 from dst_analyze.sweep.recipe import DEFAULT_STEPS, FASTEST, FULL_LENGTH, LEARNING_RATES
@@ -74,6 +76,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
             "layers.csv",
             "manifest.json",
             "report.html",
+            "run.toml",
             "table.csv",
             "trials",
         ]
@@ -221,52 +224,6 @@ def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys):
     assert main(["small.py", "--alphas", "1e-3", "--steps", "3", "--out", "run", "--force", "--quiet"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("args", "cause", "hint"),
-    [
-        (["nowhere.py"], "nowhere.py", ""),
-        (["small.py", "--alphas", "a,b"], "'a,b' is not a list of numbers", "--help"),
-        (["small.py", "--alphas", "1e-5,1e-5"], "twice", "alphas"),
-        (["small.py", "--alphas", "-1"], "not a positive number", "alphas"),
-        (["small.py", "--alphas", "nan"], "finite", "alphas"),
-        (["small.py", "--alphas", ""], "not a list of numbers", "--help"),
-        (["small.py", "--seeds", "0"], "at least one", ""),
-        (["small.py", "--jobs", "0"], "0 trials at once", "number from 1"),
-        (["small.py", "--force", "--resume"], "exclude each other", "one of them"),
-        (["small.py", "--steps", "0"], "greater than or equal to 1", ""),
-        (["small.py", "--steps", "2", "--epochs", "1"], "give one of them", ""),
-        (["small.py", "--alfas", "1"], "--alfas", "--help"),
-        (["small.py", "--threshold", "row"], "'row' is not one of", "--help"),
-        (["small.py", "more.py"], "unexpected extra argument", "--help"),
-        (["inspct", "small.py"], "unexpected extra argument", "did you mean `dst-analyze inspect`?"),
-        (["inspect"], "Missing argument 'MODEL'", "--help"),
-        (["small.py", "--model-arg", "hidden"], "name=value", "--model-arg"),
-        (["small.py", "--model-arg", "depth=3"], "depth", "hidden"),
-        (["small.py", "--include", "conv*"], "matches no layer", ""),
-        (["small.py", "--out", "small.py"], "not a run folder", "--out"),
-        (["small.py", "--out", "small.py/below"], "cannot create", "--out"),
-        (["report", "nowhere"], "no such folder", "manifest.json"),
-        (["report", "."], "not a run folder", "manifest.json"),
-        (["rank", "nowhere"], "no such folder or file", "run folder"),
-        (["rank", "."], "not a run folder", "manifest.json"),
-        (["rank", "small.py"], "no column layer", "columns layer, alpha, remaining"),
-        (["rank", "small.py", "--by", "beauty"], "'beauty' is not one of", "--help"),
-        (["compare"], "Missing argument", "--help"),
-        (["compare", "nowhere", "small.py"], "no such folder or file", "run folder"),
-    ],
-)
-def test_bad_input(here, capsys, args, cause, hint):
-    assert main(args) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("error: ")
-    assert cause in captured.err
-    assert "\nhint: " in captured.err
-    assert hint in captured.err.split("\nhint: ")[1]
-    assert "Traceback" not in captured.err
-    assert [p.name for p in here.iterdir()] == ["small.py"]
-
-
 def test_debug_shows_the_traceback(here, capsys):
     assert main(["inspect", "nowhere.py", "--debug"]) == 2
     err = capsys.readouterr().err
@@ -325,3 +282,72 @@ def test_text_helpers():
 
 def test_every_command_takes_debug():
     assert all(any("--debug" in option.opts for option in each.params) for each in commands.commands.values())
+
+
+@pytest.mark.parametrize("name", sorted(set(commands.commands) - {"analyze"}))
+def test_help_has_examples_and_imports_no_torch(name, capsys):
+    assert main([name, "--help"]) == 0
+    assert re.search(rf"^ +dst-analyze {name} \S", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_asking_costs_nothing():
+    code = "import sys; from dst_analyze.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
+    for args in (["--help"], ["--version"], ["m.py", "--steps", "3", "--print-config"]):
+        done = subprocess.run([sys.executable, "-c", code, *args], env=ENV, capture_output=True, text=True)
+        assert done.stdout.endswith("False\n"), done.stderr
+
+
+@pytest.fixture
+def shown(here, monkeypatch):
+    """What a browser was asked to open."""
+    script = here / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" >> {here}/shown\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(script))
+    monkeypatch.setattr(webbrowser, "_tryorder", None)
+    monkeypatch.setattr(webbrowser, "_browsers", {})
+    return here / "shown"
+
+
+def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline):
+    (here / "m.py").write_text(FILE)
+    args = ["m.py", "--alphas", "1e-3,1e-2", "--steps", "60", "--out", "run", "--jobs", "1"]
+    assert main([*args, "--include-unclear", "--open", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    summary = captured.out.rpartition("\n\n")[2].splitlines()
+    rows = {line[:12].strip(): line[12:] for line in summary}
+    assert 7 <= len(summary) <= 10
+    assert rows["m"].startswith("1.81k parameters, 3 of 3 trials, ")
+    assert {"redundant", "agreement", "saving"} <= set(rows)
+    assert (rows["run folder"], rows["report"], rows["slim model"]) == ("run", "run/report.html", "run/slim_model.py")
+    assert rows["next"].startswith(("dst-analyze verify run", "dst-analyze m.py --seeds 3"))
+    assert shown.read_text() == f"{(here / 'run' / 'report.html').as_uri()}\n"
+    assert main(["report", "run", "--open"]) == 0
+    assert len(shown.read_text().splitlines()) == 2
+    monkeyed = capsys.readouterr()
+    assert monkeyed.out == "run/report.html\n"
+    assert main([*args, "--json"]) == 0
+    assert all(json.loads(line)["event"] for line in capsys.readouterr().out.splitlines())
+
+
+def completions(words, monkeypatch, capsys):
+    monkeypatch.setenv("_DST_ANALYZE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+    with pytest.raises(SystemExit):
+        main([])
+    return capsys.readouterr().out.split()
+
+
+def test_shells_complete_commands_options_and_files(monkeypatch, capsys):
+    assert completions("dst-analyze ver", monkeypatch, capsys) == ["plain,verify", "file,ver"]
+    assert completions("dst-analyze --al", monkeypatch, capsys) == ["plain,--alphas"]
+    assert completions("dst-analyze m.py --sched", monkeypatch, capsys) == ["plain,--schedule"]
+    assert completions("dst-analyze m.py --schedule co", monkeypatch, capsys) == ["plain,cosine", "plain,constant"]
+    assert completions("dst-analyze inspect torchv", monkeypatch, capsys) == ["plain,torchvision:", "file,torchv"]
+    assert completions("dst-analyze rank --form", monkeypatch, capsys) == ["plain,--format"]
+    monkeypatch.setenv("_DST_ANALYZE_COMPLETE", "zsh_source")
+    with pytest.raises(SystemExit):
+        main([])
+    assert "#compdef dst-analyze" in capsys.readouterr().out

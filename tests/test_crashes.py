@@ -112,7 +112,7 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     assert [event["event"] for event in events[-2:]] == ["sweep_finished", "report_written"]
     assert files_of(tmp_path / "run") == whole
     assert {name.rpartition("/")[2] for name in whole} == {
-        "config.json", "manifest.json", "layers.csv", "SHA256SUMS", "table.csv", "groups.csv",
+        "config.json", "manifest.json", "layers.csv", "SHA256SUMS", "table.csv", "groups.csv", "run.toml",
         "trial.json", "record.csv", "steps.csv", "masks.safetensors",
     }  # fmt: skip
 
@@ -281,4 +281,4 @@ def test_a_read_only_folder_is_refused_before_training(tmp_path, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     events, err = finish(tmp_path, *ARGS, code=2)
     assert events == []
-    assert "not writable" in err
+    assert "cannot be written to: Read-only file system" in err

@@ -92,7 +92,7 @@ def test_events_are_lines_of_json():
     assert events[0]["event"] == "sweep_started"
     assert events[4] == {
         "event": "trial_step", "alpha": 1e-4, "seed": 1, "control": False,
-        "step": 25, "steps": 100, "loss": 0.7, "remaining": 0.875, "score": None,
+        "step": 25, "steps": 100, "loss": 0.7, "remaining": 0.875, "score": None, "layers": None,
     }  # fmt: skip
     with pytest.raises(ValueError, match="JSON"):
         to_json(TrialStep(DENSE, 1, 2, math.nan))

@@ -140,7 +140,7 @@ def test_the_plan_warns_before_training(tmp_path):
     assert "cannot prune" in weak.warning
     assert [each.alpha for each in weak.forecast] == [1e-9, 1e-8]
     assert math.isclose(weak.forecast[0].pruned, next(iter(weak.forecast[0].layers.values())), abs_tol=1e-3)
-    strong = plan_sweep(nn.Linear(16, 4), data, alphas=[0.1], steps=200, out=tmp_path / "run").manifest
+    strong = plan_sweep(nn.Linear(16, 4), data, alphas=[0.1, 0.2], steps=200, out=tmp_path / "run").manifest
     assert strong.warning == ""
     assert strong.clock == 30
     assert not list(tmp_path.iterdir())

@@ -386,7 +386,7 @@ def failure(spec: Any, **options: Any) -> ModelError:
 
 def users_frames(error: DstError) -> list[str]:
     """The files named in an error's traceback."""
-    return [Path(name).name for name in re.findall(r'File "(.*?)"', error.trace)]
+    return [Path(name).name for name in re.findall(r"^ +(.*?):\d+, in ", error.trace, re.MULTILINE)]
 
 
 def check(error: ModelError, cause: str, hint: str) -> None:
@@ -577,7 +577,7 @@ def test_a_syntax_error(write: Write) -> None:
     error = failure("mymodel.py")
     assert error.cause == "mymodel.py cannot be imported: '(' was never closed."
     assert error.place == "mymodel.py:2"
-    assert "x = (1,\n" in error.trace
+    assert error.trace == "    x = (1,\n        ^"
     assert error.hint.startswith("this is an error in the file itself")
 
 
@@ -639,9 +639,8 @@ def test_another_exception_at_import(write: Write) -> None:
     assert error.cause == "mymodel.py, while being imported, raised ValueError: line 1"
     assert error.place == "mymodel.py:5"
     assert "importable by itself" in error.hint
-    assert "KeyError: 'key'" in error.trace
-    assert "line 2" in error.trace
-    assert users_frames(error) == ["mymodel.py"] * 3
+    assert error.trace.endswith("\n    after KeyError: 'key'")
+    assert users_frames(error) == ["mymodel.py"] * 2
 
 
 def test_a_factory_that_raises(write: Write) -> None:

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from dst_analyze.cli import commands
+from dst_analyze.configfile import read_options
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
@@ -35,3 +38,10 @@ def test_every_command_line_in_it_is_one_the_program_knows() -> None:
     helped = subprocess.run([sys.executable, "-m", "dst_analyze", "--help"], capture_output=True, text=True, timeout=60)
     for option in set(re.findall(r"dst-analyze [^`\n#]*?(--[a-z-]+)", README)):
         assert option in helped.stdout, option
+
+
+def test_the_file_of_options_is_one_the_program_reads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README, flags=re.DOTALL)
+    (tmp_path / "run.toml").write_text(block)
+    read = read_options(tmp_path / "run.toml", commands.commands["analyze"])
+    assert read == {"model": "mymodel.py", "alphas": "0.0001,0.001", "lr": 0.1, "schedule": "cosine"}

@@ -224,13 +224,11 @@ def mask_model(
     if isinstance(model, TracedModel):
         traced = model
     else:
-        _refuse_masked(model)
+        refuse_masked(model)
         traced = trace_model(model, example_inputs, include=include, exclude=exclude)
     if not traced.layers:
-        left_out = any(skipped.reason in SELECTED_AWAY for skipped in traced.skipped)
         raise ModelError(
-            "nothing in the model is left to mask: "
-            + ("--include and --exclude leave no layer" if left_out else "no weight reaches a matmul or a convolution"),
+            f"nothing in the model is left to mask: {_why_nothing(traced)}",
             hint="`dst-analyze inspect` lists what was skipped and why",
         )
     weights = sum(layer.params for layer in traced.layers)
@@ -245,7 +243,17 @@ def mask_model(
     return MaskedModel(copied(traced.model), layers, estimator=estimator, compiled=compiled)
 
 
-def _refuse_masked(model: nn.Module) -> None:
+def _why_nothing(traced: TracedModel) -> str:
+    if any(skipped.reason in SELECTED_AWAY for skipped in traced.skipped):
+        return "--include and --exclude leave no layer"
+    quantised = [module for module in traced.model.modules() if ".quantized" in type(module).__module__]
+    if quantised:
+        return f"it is quantised ({type(quantised[0]).__name__}), mask the model it was made from"
+    wrong = next((skipped for skipped in traced.skipped if skipped.reason.startswith("dtype ")), None)
+    return f"{wrong.name}: {wrong.reason}" if wrong else "no weight reaches a matmul or a convolution"
+
+
+def refuse_masked(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, MaskedModel):
             raise ModelError(

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from dst_analyze.errors import DstError, ModelError
 
 OURSELVES = Path(__file__).parents[1]
@@ -19,6 +21,9 @@ _LIBRARIES = tuple(
 )
 _INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _TYPED_IN = ("<stdin>", "<ipython")
+_ENFORCED = re.compile(r"^\[enforce fail at [^\]]*\] .*? == 0\. ")  # which line of torch's own source it was
+_NO_MEMORY = re.compile(r"can't allocate memory|out of memory", re.IGNORECASE)
+_TRACE_LINES = 3  # an error of six lines has no more for this
 
 
 def _is_users(filename: str, file: Path | None) -> bool:
@@ -36,23 +41,28 @@ def is_installed(file: str | os.PathLike[str]) -> bool:
 
 
 def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
-    """Where in the user's code an exception arose, and its traceback cut to the user's frames; else the file alone."""
+    """Where in the user's code an exception arose, and how it got there, in at most three lines; else the file alone.
+
+    A whole traceback would bury the error's cause and hint: that is for ``--debug``.
+    """
     report = traceback.TracebackException.from_exception(error)
-    _cut(report, file)
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
-        return f"{shorten(error.filename)}:{error.lineno or 1}", "".join(report.format_exception_only())
-    if not report.stack:
+        shown = [line for line in report.format_exception_only() if line.startswith("    ")]
+        return f"{shorten(error.filename)}:{error.lineno or 1}", "".join(shown).rstrip()
+    frames = [frame for frame in report.stack if _is_users(frame.filename, file)]
+    if not frames:
         return shorten(file) if file else "", ""
-    last = report.stack[-1]
-    return f"{shorten(last.filename)}:{last.lineno}", "".join(report.format())
+    calls = [f"    {_place(frame)}, in {frame.name}: {frame.line}" for frame in frames]
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is not None:
+        calls = [*calls[-_TRACE_LINES + 1 :], f"    after {headline(earlier)}"]
+    elif len(calls) > _TRACE_LINES:
+        calls = [calls[0], f"    ... {len(calls) - 2} more calls", calls[-1]]
+    return _place(frames[-1]), "\n".join(calls)
 
 
-def _cut(report: traceback.TracebackException, file: Path | None) -> None:
-    kept = [frame for frame in report.stack if _is_users(frame.filename, file)]
-    report.stack = traceback.StackSummary.from_list(kept)
-    for chained in (report.__cause__, report.__context__, *(report.exceptions or ())):
-        if chained is not None:
-            _cut(chained, file)
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{shorten(frame.filename)}:{frame.lineno}"
 
 
 def shorten(path: str | os.PathLike[str]) -> str:
@@ -65,7 +75,7 @@ def shorten(path: str | os.PathLike[str]) -> str:
 
 def headline(error: BaseException) -> str:
     """An exception in one line."""
-    first = next(iter(str(error).strip().splitlines()), "")
+    first = next(iter(_ENFORCED.sub("", str(error)).strip().splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
@@ -86,7 +96,16 @@ def running(
         ) from stop
     except Exception as error:
         place, trace = user_trace(error, file)
+        if is_out_of_memory(error):
+            raise kind(f"{what} ran out of memory: {headline(error)}", place=place, hint=hint) from error
         raise kind(f"{what} raised {headline(error)}", place=place, trace=trace, hint=hint) from error
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an allocation failed: torch says so in several ways, on CPUs in the message only."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
 
 
 def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:

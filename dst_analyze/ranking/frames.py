@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 
 from dst_analyze.errors import DataError
 from dst_analyze.sweep.record import late
+from dst_analyze.sweep.strangers import CSV_MOST, opened
 from dst_analyze.text import from_spreadsheet
 
 NEEDED = ("layer", "alpha", "remaining")
@@ -81,8 +83,8 @@ def settled(course: pd.DataFrame) -> pd.DataFrame:
 def read_frame(path: Path) -> pd.DataFrame:
     """A CSV file from elsewhere as a checked frame; errors name the line."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
+        with opened(path.resolve(), CSV_MOST) as file:
+            reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
             head = [name.strip() for name in next(reader, [])]
             lines, rows = [], []
             for row in reader if {*NEEDED} <= {*head} else ():

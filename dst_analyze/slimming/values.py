@@ -14,6 +14,7 @@ from scipy import stats
 
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.record import Json
+from dst_analyze.sweep.strangers import JSON_MOST, read_text
 
 SLIM, DENSE = "slim", "dense"
 """The contenders that every proof has, by name."""
@@ -115,7 +116,7 @@ class SlimPlan(Json):
     @classmethod
     def load(cls, path: Path | str) -> SlimPlan:
         try:
-            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+            return cls.model_validate_json(read_text(Path(path), JSON_MOST))
         except OSError as error:
             raise FolderError(
                 f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"

@@ -119,12 +119,12 @@ def as_batches(
                 f"its tensors have different lengths: {sorted(lengths)}", place=place, hint="one row per sample in each"
             )
         if lengths == {0}:
-            raise DataError("its tensors are empty", place=place)
+            raise DataError("its tensors are empty", place=place, hint="there must be samples to train on")
         return TensorBatches(tensors, batch_size or DEFAULT_BATCH_SIZE)
     if _is_dataset(value):
         streams = isinstance(value, IterableDataset)
         if not streams and len(value) == 0:
-            raise DataError("the data set is empty", place=place)
+            raise DataError("the data set is empty", place=place, hint="is the path right, or a filter too strict?")
         order = torch.Generator() if shuffle and not streams else None
         size = batch_size or DEFAULT_BATCH_SIZE
         return LoaderBatches(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))

@@ -38,7 +38,10 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """Where a trial stands; ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet."""
+    """Where a trial stands; ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet.
+
+    ``layers`` is what remains of each, where they have just been read.
+    """
 
     trial: TrialKey
     step: int
@@ -46,6 +49,7 @@ class TrialStep:
     loss: float
     remaining: float | None = None
     score: float | None = None
+    layers: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,16 @@ Emit = Callable[[Event], None]
 
 def nobody(event: Event) -> None:
     """The listener of a sweep that nobody watches."""
+
+
+def all_of(*listeners: Emit) -> Emit:
+    """Several listeners as one."""
+
+    def tell(event: Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return tell
 
 
 def to_json(event: Event) -> str:

@@ -15,10 +15,12 @@ from typing import Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
+from dst_analyze.sweep.strangers import MASKS_MOST, MB, read_text, sha256_of
 
 SUMS = "SHA256SUMS"
 """The checksums of the files beside it, as `sha256sum -c` reads them."""
 
+_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in the same folder
 _LEFTOVER = re.compile(r"\..+\.\d+\.dst-(partial|old)")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -76,18 +78,17 @@ def sums_of(files: Mapping[str, bytes]) -> bytes:
 def broken(folder: Path, needed: Iterable[str]) -> str:
     """What is wrong with a folder, measured against its checksums and the files it needs; empty if nothing is."""
     try:
-        text = (folder / SUMS).read_text(encoding="utf-8")
+        text = read_text(folder / SUMS, MB)
         wanted = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
     except FileNotFoundError:
         return f"{SUMS} is missing"
     except (OSError, UnicodeDecodeError):
         return f"{SUMS} cannot be read"
-    if not text.endswith("\n") or not {*needed} <= {*wanted} or any(name != Path(name).name for name in wanted):
+    if not text.endswith("\n") or not {*needed} <= {*wanted} or not all(map(_NAME.fullmatch, wanted)):
         return f"{SUMS} is damaged"
     for name, digest in wanted.items():
         try:
-            with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = sha256_of(folder / name, MASKS_MOST)
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -132,7 +133,8 @@ def sync_folder(path: Path) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:  # a new file: not one that a link there leads to
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

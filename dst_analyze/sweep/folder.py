@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +35,10 @@ from dst_analyze.sweep.layout import (
     LAYERS,
     MANIFEST,
     MASKS,
+    OPTIONS,
     READINGS,
     RESULT,
+    SCALARS,
     STEPS,
     TIMING,
     TRIALS,
@@ -61,6 +64,10 @@ from dst_analyze.sweep.record import (
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
+
+
+_ELSEWHERE = "choose another --out"
+_CHANGES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(
-            f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint="choose another --out"
+            f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint=_ELSEWHERE
         ) from error
     with locked(path):
         check_free(path, head.config, existing, locked=True)  # another process may have come first
@@ -138,12 +145,17 @@ def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator
 
 def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: bool = False) -> None:
     """Refuse a name that is taken or out of reach, before any work is done for it."""
-    above = next(parent for parent in path.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        why = "not writable" if above.is_dir() else "not a folder"
-        raise FolderError(f"cannot create a run folder: {above} is {why}", place=str(path), hint="choose another --out")
-    if path.is_dir() and not os.access(path, os.W_OK):
-        raise FolderError("this folder is not writable", place=str(path), hint="choose another --out")
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if there != path.absolute() and not there.is_dir():
+        raise FolderError(f"cannot create a run folder: {there} is not a folder", place=str(path), hint=_ELSEWHERE)
+    if there.is_dir():
+        try:
+            with tempfile.TemporaryFile(dir=there):  # permissions do not say it all: a disk may be read-only
+                pass
+        except OSError as error:
+            raise FolderError(
+                f"{there} cannot be written to: {error.strerror}", place=str(path), hint=_ELSEWHERE
+            ) from error
     if is_blank(path):
         if path.exists() and not locked:
             check_unlocked(path)
@@ -152,7 +164,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
         raise FolderError(
             "this exists and is not a run folder of dst-analyze, so it is left alone",
             place=str(path),
-            hint="choose another --out",
+            hint=_ELSEWHERE,
         )
     if not locked:
         check_unlocked(path)
@@ -195,7 +207,7 @@ def _start(path: Path, head: Head) -> None:
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            for name in (*DERIVED, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, OPTIONS, SCALARS, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():
@@ -261,6 +273,9 @@ def _refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
         if then.get(name) != now.get(name)
     ]
     if changes:
+        left_out = len(changes) - _CHANGES_SHOWN
+        if left_out > 0:
+            changes = [*changes[: _CHANGES_SHOWN - 1], f"and {left_out + 1} more"]
         raise FolderError(
             f"this folder holds another run; {what}, there -> now:\n    " + "\n    ".join(changes),
             place=str(path),

@@ -99,11 +99,7 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
 @contextmanager
 def chosen_engine(plan: Plan, name: EngineName, jobs: int | None, ray_address: str | None = None) -> Iterator[Engine]:
     """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's."""
-    task = plan.task
-    if jobs is not None:
-        check_jobs(jobs)
-    trials = len(course_of(task.config, plan.manifest.first_alphas, {}).keys)
-    pays = jobs or default_jobs(task.threads, trials, task.traced.params)
+    task, pays = plan.task, jobs_of(plan, jobs)
     if name == "local":
         if ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
@@ -119,6 +115,14 @@ def chosen_engine(plan: Plan, name: EngineName, jobs: int | None, ray_address: s
         yield ray_engine.RayTasks(task, jobs, plan.again)
 
 
+def jobs_of(plan: Plan, jobs: int | None) -> int:
+    """How many trials run at once: as many as asked for, else as many as pay."""
+    if jobs is not None:
+        return check_jobs(jobs)
+    trials = len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
+    return default_jobs(plan.task.threads, trials, plan.task.traced.params)
+
+
 def check_jobs(jobs: int) -> int:
     if jobs < 1:
         raise OptionError(f"{jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
@@ -129,7 +133,9 @@ def what_to_do(*, resume: bool, retry_failed: bool, force: bool) -> Existing:
     """What three switches mean for a run that is there already."""
     if force and (resume or retry_failed):
         raise OptionError(
-            "--force starts over, --resume and --retry-failed go on: they exclude each other", hint="give one of them"
+            "it starts over, --resume and --retry-failed go on: they exclude each other",
+            place="--force",
+            hint="give one of them",
         )
     return "force" if force else "retry" if retry_failed else "resume" if resume else "refuse"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from dst_analyze.sweep.files import SUMS, is_leftover
 from dst_analyze.sweep.lock import LOCK, OWNER
 from dst_analyze.sweep.record import SweepConfig, TrialKey
+from dst_analyze.sweep.strangers import JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 HEAD = (MANIFEST, CONFIG, LAYERS)
@@ -17,10 +18,12 @@ CHANGES, RATIOS, GROUPS = "changes.csv", "torch_pruning.json", "groups.csv"
 VERIFICATION, VERIFIED = "verification.json", "verified"
 DERIVED = (TABLE, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
 """Made from the trials, or from what was made from them."""
+OPTIONS, SCALARS = "run.toml", "tensorboard"
+"""As the command line was given them; what `--tensorboard` has drawn."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
 
-_OURS = {CONFIG, MANIFEST, LAYERS, SUMS, TRIALS, *DERIVED, VERIFIED, LOCK, OWNER}
+_OURS = {CONFIG, MANIFEST, LAYERS, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, LOCK, OWNER}
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
 LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
@@ -39,7 +42,7 @@ def trial_folder(run: Path, key: TrialKey) -> Path:
 def is_run_folder(path: Path) -> bool:
     """Whether a folder carries our manifest; what else it says may be damaged or newer."""
     try:
-        return '"tool": "dst-analyze"' in (path / MANIFEST).read_text(encoding="utf-8")
+        return '"tool": "dst-analyze"' in read_text(path / MANIFEST, JSON_MOST)
     except (OSError, UnicodeDecodeError):
         return False
 

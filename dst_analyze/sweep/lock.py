@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.files import write_text, writing
 from dst_analyze.sweep.record import Json
+from dst_analyze.sweep.strangers import MB, read_bytes
 
 LOCK, OWNER = ".lock", ".owner.json"
 
@@ -35,6 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock. The system frees it when its holder dies, however it dies: no lock is ever stale."""
     # The owner stands in a file of its own: whoever tries the lock opens it and may empty it.
     lock, owner = FileLock(folder / LOCK, timeout=0), folder / OWNER
+    _refuse_link(folder / LOCK)
     with writing(folder / LOCK):
         try:
             lock.acquire()
@@ -53,6 +55,7 @@ def check_unlocked(folder: Path) -> None:
     """Refuse a folder that a live process is writing."""
     if not (folder / LOCK).exists():
         return
+    _refuse_link(folder / LOCK)
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -63,9 +66,17 @@ def check_unlocked(folder: Path) -> None:
         pass  # a folder that cannot be written to is refused where that is said
 
 
+def _refuse_link(lock: Path) -> None:
+    """Whoever takes a lock may empty the file."""
+    if lock.is_symlink():
+        raise FolderError(
+            "the lock is a link to another file", place=str(lock), hint="remove it, if you know what it is"
+        )
+
+
 def in_use(folder: Path) -> FolderError:
     try:
-        owner = Owner.model_validate_json((folder / OWNER).read_text(encoding="utf-8")).describe()
+        owner = Owner.model_validate_json(read_bytes(folder / OWNER, MB)).describe()
     except (OSError, ValidationError, UnicodeDecodeError):  # the owner is just coming or going
         owner = "another process"
     return FolderError(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from dst_analyze.errors import FolderError
+from dst_analyze.sweep.strangers import MASKS_MOST, read_bytes
 
 Mask = npt.NDArray[np.bool_]
 
@@ -30,14 +31,11 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
     """The masks of a trial, by layer name in network order: `masks.safetensors` of its folder."""
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, MASKS_MOST)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = json.loads(header["__metadata__"]["masks"])
         packed = load(data)
-        return {
-            name: np.unpackbits(packed[name], count=math.prod(shape)).astype(bool).reshape(shape)
-            for name, shape in about["shapes"].items()
-        }
+        return {name: _unpacked(packed[name], shape) for name, shape in about["shapes"].items()}
     except FileNotFoundError:
         raise FolderError(
             "there are no masks here", place=str(path), hint="masks are kept for every alpha's trial that ended well"
@@ -48,3 +46,11 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
             place=str(path),
             hint="--resume runs the trial again",
         ) from error
+
+
+def _unpacked(packed: npt.NDArray[np.uint8], shape: list[int]) -> Mask:
+    """The mask; a shape that claims more than there is would be filled up with zeros, in all the memory it takes."""
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or packed.ndim != 1 or len(packed) != -(-count // 8):
+        raise ValueError(f"{len(packed)} bytes are no mask of shape {shape}")
+    return np.unpackbits(packed, count=count).astype(bool).reshape(shape)

@@ -60,7 +60,7 @@ class Objective:
                 hint="define loss(outputs, batch) in the model file",
             )
         if not target.is_floating_point():
-            return F.cross_entropy(_class_scores(scores, target), target.long())
+            return F.cross_entropy(class_scores(scores, target), target.long())
         if scores.numel() != target.numel():
             raise DataError(
                 f"outputs of shape {list(scores.shape)} cannot be compared with targets of shape {list(target.shape)}",
@@ -73,8 +73,8 @@ class Objective:
         scores, target = main_output(outputs), split_batch(batch, self.model)[1]
         if not is_classification(scores, target):
             return 0, 0
-        known = target != _IGNORED
-        right = _class_scores(scores, target).argmax(1) == target
+        known = target != IGNORED
+        right = class_scores(scores, target).argmax(1) == target
         return int((right & known).sum()), int(known.sum())
 
 
@@ -91,7 +91,7 @@ def _shuffled(inputs: Inputs) -> Inputs:
     return Inputs(mixed.args, {**mixed.kwargs, **targets})
 
 
-_IGNORED = -100
+IGNORED = -100
 """The label that cross entropy passes over."""
 
 
@@ -108,10 +108,10 @@ def is_classification(scores: Any, target: Any) -> bool:
     """Whether target holds a class label for each vector of scores."""
     if not (isinstance(scores, torch.Tensor) and isinstance(target, torch.Tensor)) or target.is_floating_point():
         return False
-    return scores.ndim == target.ndim + 1 and _class_scores(scores, target).shape[2:] == target.shape[1:]
+    return scores.ndim == target.ndim + 1 and class_scores(scores, target).shape[2:] == target.shape[1:]
 
 
-def _class_scores(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def class_scores(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Scores with the classes in dimension 1, where torch wants them; sequence models have them last."""
     if scores.ndim > 2 and scores.shape[2:] != target.shape[1:] and scores.shape[:-1] == target.shape:
         return scores.movedim(-1, 1)

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from dst_analyze.errors import DataError, ModelError, OptionError
+from dst_analyze.errors import DataError, ModelError, OptionError, at
 from dst_analyze.model.example import find_example_inputs
-from dst_analyze.model.failures import running
+from dst_analyze.model.failures import headline, is_out_of_memory, running
 from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.loading import LoadedModel, load_model
+from dst_analyze.model.loading import LoadedModel
 from dst_analyze.model.preserve import preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.sweep.course import search_of
@@ -37,7 +37,8 @@ from dst_analyze.sweep.forecast import forecast, warning
 from dst_analyze.sweep.guess import first_alphas
 from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.magnitudes import Magnitudes
-from dst_analyze.sweep.objective import is_classification, main_output, split_batch
+from dst_analyze.sweep.memory import free_memory, gigabytes
+from dst_analyze.sweep.objective import main_output, split_batch
 from dst_analyze.sweep.recipe import DEFAULT_STEPS, Recipe
 from dst_analyze.sweep.record import (
     DEFAULT_BATCH_SIZE,
@@ -47,9 +48,9 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
 )
+from dst_analyze.sweep.rehearsal import built, step_once
 from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
 from dst_analyze.sweep.threads import threads_per_trial
-from dst_analyze.sweep.train import evaluate
 from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded
 from dst_analyze.version import __version__
 
@@ -123,8 +124,9 @@ def _planned(
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
-    with seeded(config.seeds[0]):
-        loaded = load_model(model, model_args=args)
+    source = ModelSource(model, args)
+    with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
+        loaded = built(source)
         if isinstance(data, str):
             found = _named_data(loaded, data, config, root, download=download)
         else:
@@ -141,7 +143,7 @@ def _planned(
         stand_in, found = found is None and data is None, found or _digits(traced, config)
         steps = _steps(config, found.train)
         task = Task(
-            source=ModelSource(model, args),
+            source=source,
             traced=traced,
             train_data=found.train,
             test_data=found.test or found.train,
@@ -153,7 +155,7 @@ def _planned(
             threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
         )
-        task = replace(task, accuracy=_tried(task, loaded))
+        task = replace(task, accuracy=step_once(task, loaded, found.description))
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
@@ -248,19 +250,26 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
     try:
         return trace(inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor))
     except ModelError as error:
+        if error.__cause__ is None:  # nothing was run: the data are not to blame
+            raise
         raise DataError(
-            f"the training data do not fit the model: {error.cause}",
-            place=error.place,
+            f"the training data do not fit the model: {headline(error.__cause__)}",
+            place=error.place or data.description,
             trace=error.trace,
-            hint=_shapes(inputs, loaded),
-        ) from error
+            hint=_misfit(error.__cause__, inputs, loaded),
+        ) from error.__cause__
 
 
-def _shapes(inputs: Inputs, loaded: LoadedModel) -> str:
+def _misfit(why: BaseException, inputs: Inputs, loaded: LoadedModel) -> str:
     """What the data are beside what the model takes, as far as that is known."""
+    if is_out_of_memory(why):
+        return f"not even two samples fit into the {gigabytes(free_memory())} that are free: smaller inputs or layers"
+    given = inputs.describe()
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in inputs.tensors()):
+        return f"given {given}; layers compute with floats: return images.float() / 255, or the like, in train_data()"
     shape = _input_shape(loaded)
-    wanted = f"the model takes samples of {list(shape)}" if shape else "example_inputs() says what the model takes"
-    return f"inputs are {inputs.describe()}, {wanted}; bring them together in train_data() of the model file"
+    expected = f"samples of {list(shape)}" if shape else "what example_inputs() gives"
+    return f"given {given}; expected {expected}: bring them together in train_data() or the model"
 
 
 def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
@@ -278,41 +287,6 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     if data.per_epoch is None:
         raise OptionError("nobody knows how long an epoch of these data is", hint="give --steps instead of epochs")
     return epochs * data.per_epoch
-
-
-def _tried(task: Task, loaded: LoadedModel) -> bool:
-    """One step on the first batch and a test, on a masked copy; says whether this is a classification."""
-    with running("the training data", DataError, file=loaded.file):
-        batch = task.device.moved(first_batch(task.train_data, place="the training data"))
-    masked = task.mask(loaded.model).to(task.device.name)
-    objective = task.objective(loaded.model)
-    inputs = objective.inputs(batch)
-    example = f"the batch is {inputs.describe()}, the example inputs are {task.traced.inputs.describe()}"
-    with running("a training step on the first batch", DataError, file=loaded.file, hint=example):
-        optimizer, _ = task.recipe.start(masked)
-        with task.device.precision():
-            outputs = inputs.call(masked.train())
-            loss = objective.loss(outputs, batch)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            raise DataError(
-                f"the loss of the first batch is no number to differentiate: {type(loss).__name__}",
-                place=f"loss(outputs, batch) of {loaded.spec}",
-                hint="return one tensor with one value, computed from the outputs",
-            )
-        if not torch.isfinite(loss):
-            raise DataError(
-                f"the loss of the first batch is {loss.item()} before any training", hint="are there NaN in the data?"
-            )
-        torch.autograd.backward(loss)
-        optimizer.step()
-    objective = replace(
-        objective, accuracy=is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
-    )
-    with running(
-        "scoring the first test batch", DataError, file=loaded.file, hint="do test data look like training data?"
-    ):
-        evaluate(masked, [first_batch(task.test_data, place="test_data()")], objective, task.device)
-    return objective.accuracy
 
 
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
@@ -350,5 +324,14 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,
-        warning=warning(task.recipe, () if search else expected, initial),
+        warning=" ".join(filter(None, (_lonely(config), warning(task.recipe, () if search else expected, initial)))),
+    )
+
+
+def _lonely(config: SweepConfig) -> str:
+    if len(config.given_alphas) != 1 or len(config.seeds) > 1:
+        return ""
+    return (
+        "One alpha and one seed make one trial, which agrees with no other: no layer can be called redundant. "
+        "Give two alphas or more, or several seeds."
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
@@ -40,6 +41,7 @@ from dst_analyze.sweep.record import (
     TrialKey,
     TrialResult,
 )
+from dst_analyze.sweep.strangers import CSV_MOST, JSON_MOST, MB, opened, read_bytes, read_text
 
 J = TypeVar("J", bound=Json)
 
@@ -147,6 +149,8 @@ def _read_result(run: Path, key: TrialKey) -> TrialResult:
     def unusable(why: str) -> FolderError:
         return FolderError(f"the trial {key.label} cannot be used: {why}", place=str(folder), hint=_RUN_AGAIN)
 
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise unusable("its folder is a link, and links are not followed")
     if why := broken(folder, (RESULT, READINGS, STEPS)):
         raise unusable(why)
     result = read_json(folder / RESULT, TrialResult)
@@ -160,7 +164,7 @@ def _read_result(run: Path, key: TrialKey) -> TrialResult:
 def _seconds(path: Path) -> float:
     """A trial's time is told where it is known; a run is not less good without it."""
     try:
-        return Timing.model_validate_json(path.read_bytes()).seconds
+        return Timing.model_validate_json(read_bytes(path, MB)).seconds
     except (OSError, ValidationError):
         return 0.0
 
@@ -186,11 +190,11 @@ def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
 
 def read_json(path: Path, kind: type[J]) -> J:
     try:
-        return kind.model_validate_json(path.read_text(encoding="utf-8"))
+        return kind.model_validate_json(read_text(path, JSON_MOST))
     except FileNotFoundError:
         raise _damaged(path, "it is missing") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from error
     except ValidationError as error:
         version = next((e["input"] for e in error.errors(include_url=False) if e["loc"] == ("schema_version",)), None)
         if version is not None:
@@ -208,15 +212,20 @@ def read_json(path: Path, kind: type[J]) -> J:
 def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
     try:
         # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        with opened(path, CSV_MOST) as file:
+            frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
         if list(frame.columns) != list(columns):
             raise _damaged(path, f"its columns are {list(frame.columns)}, not {list(columns)}")
         for name in numbers:
-            frame[name] = pd.to_numeric(frame[name].where(frame[name] != ""))
+            empty = frame[name] == ""
+            frame[name] = pd.to_numeric(frame[name].where(~empty))
+            # A number of hundreds of digits stays an object; infinity and NaN are written by nobody here.
+            if not empty.all() and (frame[name].dtype == object or not (np.isfinite(frame[name]) | empty).all()):
+                raise _damaged(path, f"{name} has values that are no numbers")
     except FileNotFoundError:
         raise _damaged(path, "it is missing") from None
-    except (OSError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
+    except (OSError, ValueError, OverflowError) as error:
+        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from error
     return frame
 
 

@@ -72,11 +72,11 @@ class Readings:
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
         self.totals.append((step, mean, score, remaining))
-        self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score))
-        if self.stability is None or remaining is None:
+        layers = {row[1]: row[2] for row in self.layers[-len(self.masked.layers) :]} if self.masked else None
+        self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score, layers))
+        if self.stability is None or remaining is None or layers is None:
             return False
-        count = len(self.masked.layers) if self.masked else 0
-        return self.stability.reached(step, remaining, [row[2] for row in self.layers[-count:]])
+        return self.stability.reached(step, remaining, list(layers.values()))
 
     def _read_layers(self, step: int) -> float:
         """One row per layer; returns the model's remaining ratio."""

@@ -30,6 +30,10 @@ UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
 
 
+MOST_TRIALS = 10_000
+"""More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
+
+
 class Json(BaseModel):
     """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
 
@@ -38,12 +42,24 @@ class Json(BaseModel):
 
 def _seeds(value: Any) -> Any:
     """``3`` means the seeds 0, 1, 2."""
-    return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_TRIALS:
+        raise ValueError(f"{value} are more than {MOST_TRIALS}")
+    return tuple(range(value))
 
 
 def _as_json(value: Any) -> Any:
     """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
-    return json.loads(json.dumps(value, default=repr))
+    return json.loads(json.dumps(value, default=repr, allow_nan=False))
+
+
+_HINTS = {
+    "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-5,1e-4",
+    "target_remaining": "give shares of the weights to keep, such as 0.5,0.2, and no alphas",
+    **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
+    "seeds": "seeds are a count, such as 3",
+}
 
 
 class SweepConfig(Json):
@@ -82,6 +98,9 @@ class SweepConfig(Json):
 
     @model_validator(mode="after")
     def _sensible(self) -> SweepConfig:
+        trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
+        if trials > MOST_TRIALS:
+            raise ValueError(f"seeds: {trials} trials are more than {MOST_TRIALS}")
         if not self.alphas:
             raise ValueError("alphas: at least one is needed")
         for alpha in self.given_alphas:
@@ -91,7 +110,7 @@ class SweepConfig(Json):
             if not 0 < ratio < 1:
                 raise ValueError(f"target_remaining: {ratio} is not a share between 0 and 1")
         if self.target_remaining and self.given_alphas:
-            raise ValueError("target_remaining searches the alphas: give one of them")
+            raise ValueError("target_remaining: it searches the alphas, so give one of them")
         for name, values in (
             ("alphas", self.given_alphas),
             ("seeds", self.seeds),
@@ -107,9 +126,9 @@ class SweepConfig(Json):
             raise ValueError(f"seeds: {wrong} is not between 0 and 2^32")
         lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
         if len(lengths) > 1:
-            raise ValueError(f"{' and '.join(lengths)} both set the length of training: give one of them")
+            raise ValueError(f"{lengths[0]}: {' and '.join(lengths)} both set the length of training: give one of them")
         if self.max_epochs is not None and not self.until_stable:
-            raise ValueError("max_epochs bounds until_stable: give both, or epochs")
+            raise ValueError("max_epochs: it bounds until_stable, so give both, or epochs")
         return self
 
     @classmethod
@@ -119,17 +138,18 @@ class SweepConfig(Json):
             return cls(**options)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            name = str(first["loc"][0]) if first["loc"] else ""
+            named, colon, rest = first["msg"].removeprefix("Value error, ").partition(": ")
+            name, text = (
+                (str(first["loc"][0]), first["msg"]) if first["loc"] else (named if colon else "", rest or named)
+            )
             if first["type"] == "extra_forbidden":
                 raise OptionError(
                     f"there is no option {name!r}", hint=f"options: {', '.join(sorted(cls.model_fields))}"
                 ) from None
-            text = first["msg"].removeprefix("Value error, ")
-            place = f"option {name}, given as {first['input']!r}" if name else ""
-            hint = (
-                "alphas are auto or strengths of pruning, such as 1e-5,1e-4; seeds, steps and epochs are counts from 1"
-            )
-            raise OptionError(text[:1].lower() + text[1:], place=place, hint=hint) from None
+            option = f"--{name.replace('_', '-')}"
+            given = f", given as {first['input']!r}" if first["loc"] else ""
+            hint = _HINTS.get(name, f"`dst-analyze --help` says what {option} takes")
+            raise OptionError(text[:1].lower() + text[1:], place=f"{option}{given}", hint=hint) from None
 
     @property
     def digest(self) -> str:

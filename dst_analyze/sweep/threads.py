@@ -8,14 +8,13 @@ from contextlib import contextmanager
 
 import torch
 
+from dst_analyze.sweep.memory import BYTES_PER_PARAMETER, free_memory
 from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE
 
 SMALL_STEP = 2e8
 """Multiply-accumulates of one forward pass that one thread gets through before a second one pays."""
 
 MOST_THREADS = 8
-_COPIES = 8
-"""Floats per parameter that a trial holds: weights, masked weights, gradients, momentum, and room to move."""
 
 
 def threads_per_trial(macs: int, batch_size: int | None) -> int:
@@ -35,20 +34,13 @@ def default_jobs(threads: int, trials: int, params: int) -> int:
     Measured with `benchmarks/sweep_cost.py`, the demo's 4 trials of 600 steps on 2 cores: two at once, the default
     there, take 0.55 of the time of one at a time on a quiet machine; on one kept busy by others (load 7) 95 s to 94 s.
     """
-    fits = _free_memory() // 2 // max(1, _COPIES * 4 * params)
+    fits = free_memory() // 2 // max(1, BYTES_PER_PARAMETER * params)
     return max(1, min(cores() // threads, trials, fits))
 
 
 def cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _free_memory() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62  # not told on this system
 
 
 @contextmanager

@@ -1,0 +1,51 @@
+"""Reading files that anybody may have written: no link is followed, nothing but a file is opened, nothing without end.
+
+A run folder from a stranger may hold a link to a file of the reader's, a pipe that never ends, or a file of terabytes
+that takes no room on its disk. All of these are errors of the file, as if it could not be read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+MB = 1 << 20
+JSON_MOST, CSV_MOST, MASKS_MOST = 64 * MB, 256 * MB, 1024 * MB
+"""Bytes beyond which a file is no such file: a thousand layers and trials need a tenth of it."""
+
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+@contextmanager
+def opened(path: Path, most: int) -> Iterator[BufferedReader]:
+    """A plain file of bearable size, for reading; an OSError that says so for anything else."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, and links are not followed")
+    descriptor = os.open(path, _FLAGS)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file")
+        if found.st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most // MB} MB")
+        yield file
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    with opened(path, most) as file:
+        return file.read(most)
+
+
+def read_text(path: Path, most: int) -> str:
+    return read_bytes(path, most).decode("utf-8")
+
+
+def sha256_of(path: Path, most: int) -> str:
+    with opened(path, most) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

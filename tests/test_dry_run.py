@@ -1,0 +1,97 @@
+"""Before a run: what it would cost, without a trace; and the whole of it with tiny numbers, in a folder of its own."""
+
+import json
+import re
+
+import pytest
+import torch
+from test_sweep import FILE
+
+from dst_analyze.cli import main
+from dst_analyze.sweep import dry_run
+from dst_analyze.sweep.data import as_batches
+from dst_analyze.sweep.dry_run import forecast_of
+from dst_analyze.sweep.fast import BATCHES, STEPS, FewBatches
+from dst_analyze.sweep.memory import free_memory, gigabytes, peak_memory
+from dst_analyze.sweep.plan import plan_sweep
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, inline):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    (tmp_path / "m.py").write_text(FILE + "\nprint('loud')\n")
+    return tmp_path
+
+
+def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
+    args = ["m.py", "--alphas", "1e-4,1e-3", "--seeds", "2", "--steps", "100", "--jobs", "2", "--dry-run"]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    rows = {line[:12].strip(): line[12:] for line in out.splitlines()}
+    assert rows["plan"] == "5 trials of 100 steps"
+    assert rows["trials"].startswith("dense, seed 0; alpha 1e-4, seed 0; ")
+    assert rows["model"] == "2 layers, 1,810 parameters, 1.78k MACs per sample"
+    assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of 6 on the real data, .*", rows["a step"])
+    assert re.match(r"about \S+ \S+, with 2 at once", rows["time"])
+    assert re.match(r"about \S+ \SB a trial, \S+ \SB in all; \S+ \SB are free", rows["memory"])
+    assert rows["run folder"].endswith("(nothing was trained or written)")
+    assert [file.name for file in here.iterdir()] == ["m.py"]
+    assert main([*args, "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)
+    assert (cost["trials"], cost["steps"], cost["jobs"]) == (5, 100, 2)
+
+
+def test_a_search_may_take_more_trials(here):
+    cost = forecast_of(plan_sweep("m.py", steps=30, seeds=2), 1)
+    assert (cost.trials, cost.most_trials) == (1 + 3 * 2, 1 + 3 * 2 + 3 * 3)
+    assert cost.seconds(cost.most_trials) > cost.seconds(cost.trials) > 0
+    cost = forecast_of(plan_sweep("m.py", steps=30, alphas=[1e-3], control="shuffled-labels"), 8)
+    assert (cost.trials, cost.most_trials, cost.jobs) == (3, 3, 3)
+
+
+def test_time_is_steps_times_seconds():
+    cost = dry_run.Forecast(5, 5, 100, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
+    assert cost.seconds(5) == pytest.approx((100 * (0.1 + 4 * 0.2) + 5) / 2)
+
+
+def test_too_little_memory_is_said(here, capsys, monkeypatch):
+    monkeypatch.setattr(dry_run, "free_memory", lambda: 1000)
+    assert main(["m.py", "--alphas", "1e-3", "--steps", "9", "--dry-run"]) == 0
+    assert "! too much: --jobs 1, or a smaller --batch-size" in capsys.readouterr().out
+
+
+def test_memory_is_measured():
+    def run():
+        kept = torch.zeros(1000)
+        for _ in range(3):
+            torch.ones(2000)  # freed before the next
+        return kept
+
+    assert peak_memory(run) == 4 * 3000
+    assert 0 < free_memory() < 1 << 60
+    assert [gigabytes(count) for count in (2e12, 1.5e9, 20e6, 100)] == ["2 TB", "1.5 GB", "20 MB", "0.1 kB"]
+
+
+def test_few_batches_again_and_again():
+    few = FewBatches(as_batches((torch.arange(40.0), torch.arange(40)), place="", batch_size=4))
+    stream = few.stream(0)
+    first = [next(stream)[0].tolist() for _ in range(2 * BATCHES)]
+    assert first[:BATCHES] == first[BATCHES:]
+    assert len(list(few.once())) == few.per_epoch == BATCHES
+
+
+def test_a_fast_run_does_everything_and_replaces_nothing(here, capsys):
+    args = ["m.py", "--out", "run", "--jobs", "1"]
+    assert main([*args, "--alphas", "1e-3", "--steps", "6", "--quiet"]) == 0
+    real = {file: file.read_bytes() for file in (here / "run").rglob("*") if file.is_file()}
+    for _ in range(2):  # and again over itself
+        assert main([*args, "--epochs", "50", "--seeds", "3", "--fast-dev-run"]) == 0
+    captured = capsys.readouterr()
+    assert f"3 trials of {STEPS} steps" in captured.err
+    assert "the real run: all parts of it work" in captured.out
+    assert {"report.html", "table.csv", "plan.json", "slim_model.py"} <= {
+        file.name for file in (here / "run-fast-dev-run").iterdir()
+    }
+    assert real == {file: file.read_bytes() for file in (here / "run").rglob("*") if file.is_file()}
+    assert sorted(entry.name for entry in here.iterdir()) == ["m.py", "run", "run-fast-dev-run"]
