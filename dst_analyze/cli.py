@@ -89,7 +89,7 @@ class DefaultGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or args[0] in self.commands:
             return super().parse_args(ctx, args or ["--help"])
-        for own in ("--help", "--version"):
+        for own in ("--help", "--version", "--list-examples"):
             if own in args:
                 return super().parse_args(ctx, [own])
         return super().parse_args(ctx, [DEFAULT, *args])
@@ -112,8 +112,21 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
+def _print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from dst_analyze.model.examples import all_examples
+        from dst_analyze.text import short
+
+        formatter = ctx.make_formatter()
+        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
+        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
+        click.echo(formatter.getvalue(), nl=False)
+        ctx.exit()
+
+
 @click.group(cls=DefaultGroup)
 @click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True)
+@click.option("--list-examples", is_flag=True, callback=_print_examples, expose_value=False, is_eager=True)
 def commands() -> None:
     """Which layers of a PyTorch model are redundant, and how sure is that?
 
@@ -122,6 +135,8 @@ def commands() -> None:
     \b
     dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3
     dst-analyze inspect torchvision:resnet18
+    dst-analyze --list-examples
+    dst-analyze example:lenet-300-100
     dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
 

@@ -18,19 +18,22 @@ from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
 from dst_analyze.model.failures import OURSELVES, did_you_mean, is_installed, running, shorten, user_trace
 
-SPEC_FORMS = "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, torchvision:NAME or timm:NAME"
+SPEC_FORMS = (
+    "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
+    "torchvision:NAME, timm:NAME or example:NAME"
+)
 
 _folders: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class UserModule:
-    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from."""
+    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from, if any."""
 
     module: ModuleType
     label: str
     file: Path | None
-    folder: Path
+    folder: Path | None
 
     @property
     def place(self) -> str:
