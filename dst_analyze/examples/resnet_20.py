@@ -26,8 +26,9 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(before, channels, 1, stride, bias=False), nn.BatchNorm2d(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
-        return (y + self.shortcut(x)).relu()
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        activated: torch.Tensor = (y + self.shortcut(x)).relu()
+        return activated
 
 
 def build_model(width: int = 16, blocks: int = 3, stride: int = 1) -> nn.Module:

@@ -32,7 +32,8 @@ class Bottleneck(nn.Module):
         y = self.bn1(self.conv1(x)).relu()
         y = self.bn2(self.conv2(y)).relu()
         y = self.bn3(self.conv3(y)) + self.downsample(x)
-        return y.relu()
+        activated: torch.Tensor = y.relu()
+        return activated
 
 
 def _stage(before: int, channels: int, depth: int, stride: int) -> nn.Module:

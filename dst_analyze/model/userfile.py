@@ -23,6 +23,9 @@ SPEC_FORMS = (
     "torchvision:NAME, timm:NAME or example:NAME"
 )
 
+MADE_FROM_FILE = "dst_user_"
+"""How the names of modules begin that were made from a user's file."""
+
 _folders: set[Path] = set()
 
 
@@ -119,7 +122,7 @@ def import_file(path: Path) -> UserModule:
 
 def _module_name(file: Path) -> str:
     """The same in every process for a file's first import, as objects pickled in one are read in another."""
-    base = f"dst_user_{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
+    base = f"{MADE_FROM_FILE}{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
     name, count = base, 1
     while name in sys.modules:
         count += 1
