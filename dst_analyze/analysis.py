@@ -87,9 +87,10 @@ def analyze(
     engine: EngineName = "local",
     ray_address: str | None = None,
     listener: Emit = nobody,
+    progress: bool | None = None,
     **options: Any,
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener))
+    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener, progress))

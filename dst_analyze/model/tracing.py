@@ -105,6 +105,28 @@ class TracedModel:
         ]
         return pd.DataFrame(rows, columns=list(FACTS))
 
+    def _repr_html_(self) -> str:
+        from dst_analyze.html import html_table
+
+        lead = (
+            f"{type(self.model).__name__}: {len(self.layers)} layers, {self.params:,} parameters, "
+            f"{self.macs:,} MACs per sample"
+        )
+        rows = [
+            (
+                layer.name,
+                layer.kind,
+                "x".join(map(str, layer.shape)),
+                f"{layer.params:,}",
+                f"{layer.macs:,}",
+                layer.rung,
+            )
+            for layer in self.layers
+        ]
+        left_out = [f"{one.name} is not analysed: {one.reason}" for one in self.skipped]
+        notes = [f"{self.coverage.describe()}.", *left_out, *self.notes]
+        return html_table(lead, ["layer", "kind", "shape", "params", "MACs", "rung"], rows, notes)
+
 
 def trace_model(
     model: nn.Module, example_inputs: Any, *, include: Iterable[str] = (), exclude: Iterable[str] = ()
