@@ -59,7 +59,7 @@ def test_a_proof_shows_itself() -> None:
         Entry(name="dense", about="all", params=9, macs=3, latency_ms=1, memory=1, scores=(0.8, None)),
     )
     html = Verification(score="accuracy", steps=7, seeds=(0, 1), entries=entries)._repr_html_()
-    assert "2 trainings of 7 steps each" in inert(html)
+    assert "each trained for 7 steps, with seeds 0, 1" in inert(html)
     assert "<td>91</td>" in html
     assert "above the dense model" in html
 

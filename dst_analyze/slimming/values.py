@@ -190,7 +190,7 @@ class Verification(Json):
             )
             for row in self.table.itertuples()
         ]
-        lead = f"{len(self.seeds)} trainings of {self.steps} steps each"
+        lead = f"each trained for {self.steps} steps, with seeds {', '.join(map(str, self.seeds))}"
         return html_table(lead, ["model", unit, "95 %", "params", "MACs", "what"], rows, [self.verdict], words=1)
 
     def lead(self, other: str) -> tuple[float, float, float]:
