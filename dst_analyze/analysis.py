@@ -27,7 +27,7 @@ from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSpec, Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """What a sweep found; suggestions and proofs are made when they are asked for."""
 
@@ -70,6 +70,9 @@ class Analysis:
 
     def report(self) -> Path:
         return write_report(self.record.folder)
+
+    def __repr__(self) -> str:
+        return f"Analysis({self.record.manifest.model.name!r}, {self.ranking.verdict!r}, {str(self.record.folder)!r})"
 
     def _repr_html_(self) -> str:
         return self.ranking._repr_html_()
