@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench dist clean
+.PHONY: demo test lint bench notebooks dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -32,6 +32,10 @@ lint: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
 	$(BIN)/python benchmarks/sweep_cost.py
+
+# The outputs that the notebooks keep, made anew.
+notebooks: $(VENV)/installed-test
+	$(BIN)/python notebooks/execute.py
 
 # Built, looked into, installed into an environment of its own without the extras, and run there.
 dist: $(VENV)/installed

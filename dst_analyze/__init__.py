@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from dst_analyze.analysis import Analysis, analyze
     from dst_analyze.masking.masked import MaskedModel, mask_model
     from dst_analyze.model.loading import load_model
+    from dst_analyze.model.registered import register_masked
     from dst_analyze.model.tracing import TracedModel, trace_model
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
+    from dst_analyze.slimming.calls import register_channel_rule
     from dst_analyze.slimming.exact import exact_slim
     from dst_analyze.slimming.plan import slim_model, suggest_widths
     from dst_analyze.slimming.source import write_source
@@ -38,6 +40,8 @@ _HOMES = {
     "load_model": "model.loading",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
+    "register_channel_rule": "slimming.calls",
+    "register_masked": "model.registered",
     "run_sweep": "sweep.grid",
     "slim_model": "slimming.plan",
     "suggest_widths": "slimming.plan",
@@ -62,6 +66,8 @@ __all__ = [
     "load_model",
     "mask_model",
     "rank_layers",
+    "register_channel_rule",
+    "register_masked",
     "run_sweep",
     "slim_model",
     "suggest_widths",

@@ -25,7 +25,7 @@ from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSpec, Task
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Analysis:
     """What a sweep found; suggestions and proofs are made when they are asked for."""
 
@@ -66,6 +66,9 @@ class Analysis:
     def report(self) -> Path:
         return write_report(self.record.folder)
 
+    def __repr__(self) -> str:
+        return f"Analysis({self.record.manifest.model.name!r}, {self.ranking.verdict!r}, {str(self.record.folder)!r})"
+
     def _repr_html_(self) -> str:
         return self.ranking._repr_html_()
 
@@ -82,9 +85,10 @@ def analyze(
     engine: EngineName = "local",
     ray_address: str | None = None,
     listener: Emit = nobody,
+    progress: bool | None = None,
     **options: Any,
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener))
+    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener, progress))

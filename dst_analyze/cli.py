@@ -79,8 +79,21 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
+def _print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from dst_analyze.model.examples import all_examples
+        from dst_analyze.text import short
+
+        formatter = ctx.make_formatter()
+        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
+        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
+        click.echo(formatter.getvalue(), nl=False)
+        ctx.exit()
+
+
 @click.group(cls=DefaultGroup)
 @click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True)
+@click.option("--list-examples", is_flag=True, callback=_print_examples, expose_value=False, is_eager=True)
 def commands() -> None:
     """Which layers of a PyTorch model are redundant, and how sure is that?
 
@@ -91,6 +104,8 @@ def commands() -> None:
     dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3    the whole job: sweep, ranking, slimmer model, report
     dst-analyze --config run.toml --open              the same from a file of options; opens the report
     dst-analyze inspect torchvision:resnet18
+    dst-analyze --list-examples
+    dst-analyze example:lenet-300-100
     dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
     """
 

@@ -24,7 +24,7 @@ class DefaultGroup(click.Group):
             return super().parse_args(ctx, args)
         if not args or args[0] in self.commands:
             return super().parse_args(ctx, args or ["--help"])
-        for own in ("--help", "--version"):
+        for own in ("--help", "--version", "--list-examples"):
             if own in args:
                 return super().parse_args(ctx, [own])
         return super().parse_args(ctx, [DEFAULT, *args])
@@ -50,7 +50,9 @@ class DefaultGroup(click.Group):
 
 def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
     """A model is a file, or a name in a collection that only torch could list."""
-    collections = [CompletionItem(name) for name in ("torchvision:", "timm:") if name.startswith(incomplete)]
+    collections = [
+        CompletionItem(name) for name in ("example:", "torchvision:", "timm:") if name.startswith(incomplete)
+    ]
     return [*collections, CompletionItem(incomplete, type="file")]
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from html import escape
+from importlib import import_module
+from io import StringIO
+from typing import Any, TextIO
 
 import rich.progress
 from rich.console import Console, RenderableType
@@ -22,10 +26,35 @@ from dst_analyze.sweep.events import (
     TrialRetried,
     TrialStarted,
     TrialStep,
+    nobody,
     to_json,
 )
 from dst_analyze.sweep.record import Manifest, TrialKey
-from dst_analyze.terminal import show, visible
+from dst_analyze.text import visible
+
+_AT_LEAST = 0.2  # seconds between two pictures in a notebook
+_NOTEBOOK_WIDTH = 110
+
+
+@contextmanager
+def progress_shown(manifest: Manifest, wanted: bool | None) -> Iterator[Emit]:
+    """Progress for a program that calls us: where it is a notebook, unless told otherwise."""
+    notebook = _in_notebook()
+    if wanted is False or (wanted is None and not notebook):
+        yield nobody
+    elif notebook:
+        with NotebookBars(manifest) as bars:
+            yield bars
+    else:
+        with watching(manifest, Console(stderr=True, markup=False, highlight=False, emoji=False)) as emit:
+            yield emit
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process; IPython in a terminal has none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
 
 
 @contextmanager
@@ -33,11 +62,11 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     """What a person sees: what is about to be trained on, then every trial."""
     data = manifest.data
     loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
-    show(where, Text.assemble((loud, "bold yellow"), visible(data.description)))
-    show(where, visible(manifest.model.coverage))
-    show(where, f"thresholds on a clock of {manifest.clock:.3g}, on {visible(manifest.device)}")
+    where.print(Text.assemble((loud, "bold yellow"), visible(data.description)))
+    where.print(visible(manifest.model.coverage))
+    where.print(f"thresholds on a clock of {manifest.clock:.3g}, on {visible(manifest.device)}")
     if manifest.warning:
-        show(where, Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
+        where.print(Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
     lines = Lines(manifest, where)
     if not where.is_terminal:
         yield lines
@@ -71,7 +100,7 @@ class Lines:
     def __call__(self, event: Event) -> None:
         text = self.line(event)
         if text:
-            show(self.where, visible(text))
+            self.where.print(visible(text))
 
     def line(self, event: Event) -> str:
         match event:
@@ -163,6 +192,45 @@ class Bars:
             completed=self._whole() - self.left * self.steps + under_way,
             description=f"{self.trials - self.left} of {self.trials} trials",
         )
+
+
+class NotebookBars(Bars):
+    """The same bars as HTML that is replaced as it changes: no widgets, and what stays in the end is what was said."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest, Console(file=StringIO(), force_jupyter=False))
+        self.lines = Lines(manifest, self.rows.console)
+        loud = "Stand-in data, as the model file gives none: " if manifest.data.stand_in else ""
+        self.told = [loud + manifest.data.description, *([manifest.warning] if manifest.warning else [])]
+        self.shown = 0.0
+
+    def __enter__(self) -> NotebookBars:
+        self._ipython: Any = import_module("IPython.display")  # there is one, as this is a notebook
+        self._place = self._ipython.display(self._ipython.HTML(""), display_id=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._replace(_paragraph(self.told))
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
+            self.told.append(self.lines.line(event))
+        if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
+            self._replace(_paragraph(self.told) + self._drawn())
+
+    def _drawn(self) -> str:
+        page = Console(file=StringIO(), record=True, force_jupyter=False, force_terminal=True, width=_NOTEBOOK_WIDTH)
+        page.print(self.rows.get_renderable())
+        return page.export_html(inline_styles=True, code_format='<pre style="line-height: normal">{code}</pre>')
+
+    def _replace(self, html: str) -> None:
+        self._place.update(self._ipython.HTML(html))
+        self.shown = time.monotonic()
+
+
+def _paragraph(sentences: Iterable[str]) -> str:
+    return "<p>" + "<br>".join(escape(visible(sentence)) for sentence in sentences) + "</p>"
 
 
 class _Speed(rich.progress.ProgressColumn):

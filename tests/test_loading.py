@@ -400,7 +400,10 @@ def net(extra: str) -> str:
     return dedent(NET) + dedent(extra)
 
 
-FORMS = "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, torchvision:NAME or timm:NAME"
+FORMS = (
+    "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
+    "torchvision:NAME, timm:NAME or example:NAME"
+)
 
 
 @pytest.mark.parametrize(

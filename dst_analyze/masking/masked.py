@@ -151,6 +151,24 @@ class MaskedModel(nn.Module):
     def extra_repr(self) -> str:
         return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, estimator={self.estimator!r}"
 
+    def _repr_html_(self) -> str:
+        from dst_analyze.html import html_table
+
+        weights, thresholds = self.layer_weights(), self.layer_thresholds()
+        rows = [
+            (
+                name,
+                "x".join(map(str, weights[name].shape)),
+                f"{100 * ratio:.1f}",
+                thresholds[name].numel(),
+                f"{float(thresholds[name].mean()):.3g}",
+                self.resets[name],
+            )
+            for name, ratio in self.remaining().items()
+        ]
+        lead = f"{type(self.model).__name__}, masked: {self.model_remaining():.1%} of its weights remain"
+        return html_table(lead, ["layer", "shape", "keeps %", "thresholds", "their mean", "resets"], rows)
+
     @property
     def _kernels(self) -> Kernels:
         # Looked up rather than stored: a model must be picklable. torch.compile traces the eager loops and fuses them.

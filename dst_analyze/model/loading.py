@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError
-from dst_analyze.model import choosing, collections, userfile
+from dst_analyze.model import choosing, collections, examples, userfile
 from dst_analyze.model.choosing import Call, Found
 from dst_analyze.model.failures import a_thing, did_you_mean, running
 from dst_analyze.model.userfile import UserModule
@@ -109,6 +109,15 @@ class _Collection:
 
 
 @dataclass(frozen=True)
+class _Example:
+    spec: str
+    name: str
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        return _pick(examples.import_example(self.name), "", arguments)
+
+
+@dataclass(frozen=True)
 class _Object:
     spec: str
     value: Any
@@ -140,6 +149,8 @@ def _source(spec: object) -> _Source:
     collection, colon, name = text.partition(":")
     if colon and name and collection in collections.COLLECTIONS:
         return _Collection(text, collection, name)
+    if colon and collection == examples.PREFIX:
+        return _Example(text, name)
     where, colon, target = text.rpartition(":")
     if not where or re.search(r"[/\\]|\.py$", target):
         where, colon, target = text, "", ""

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import SUPPORTED_NODES, tree_leaves
 
 from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.registered import is_whole
 
 # --- leaves -----------------------------------------------------------------------------------------------------
 
@@ -57,7 +58,7 @@ _CHANCE = {
 
 def is_leaf(module: nn.Module, tensors: int) -> bool:
     """Whether a call of this module with so many tensors is one node of the graph, on purpose."""
-    return is_standard(module) or (tensors == 1 and is_stochastic(module))
+    return is_standard(module) or is_whole(module) or (tensors == 1 and is_stochastic(module))
 
 
 def is_standard(module: nn.Module) -> bool:

@@ -18,11 +18,14 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.audit import Audit, WeightUse
 from dst_analyze.model.axes import RowLayout
 from dst_analyze.model.copying import copied
+from dst_analyze.model.extensions import load_extensions
 from dst_analyze.model.failures import headline, user_trace
 from dst_analyze.model.graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs import Inputs, as_inputs
 from dst_analyze.model.macs import total_macs
 from dst_analyze.model.preserve import looking, preserved
+from dst_analyze.model.registered import registered_weights
+from dst_analyze.model.registered_uses import watching_registered
 from dst_analyze.model.skipped import Skipped, skipped_parameters
 
 if TYPE_CHECKING:
@@ -102,6 +105,28 @@ class TracedModel:
         ]
         return pd.DataFrame(rows, columns=list(FACTS))
 
+    def _repr_html_(self) -> str:
+        from dst_analyze.html import html_table
+
+        lead = (
+            f"{type(self.model).__name__}: {len(self.layers)} layers, {self.params:,} parameters, "
+            f"{self.macs:,} MACs per sample"
+        )
+        rows = [
+            (
+                layer.name,
+                layer.kind,
+                "x".join(map(str, layer.shape)),
+                f"{layer.params:,}",
+                f"{layer.macs:,}",
+                layer.rung,
+            )
+            for layer in self.layers
+        ]
+        left_out = [f"{one.name} is not analysed: {one.reason}" for one in self.skipped]
+        notes = [f"{self.coverage.describe()}.", *left_out, *self.notes]
+        return html_table(lead, ["layer", "kind", "shape", "params", "MACs", "rung"], rows, notes)
+
 
 def trace_model(
     model: nn.Module, example_inputs: Any, *, include: Iterable[str] = (), exclude: Iterable[str] = ()
@@ -110,6 +135,7 @@ def trace_model(
 
     ``include`` and ``exclude`` are shell patterns on layer (or parameter) names.
     """
+    missing = load_extensions()
     inputs = as_inputs(example_inputs, model)
     # Nothing is differentiated here, and torch's FLOP counter trips over parameters that ask for it.
     copy = copied(model).requires_grad_(False)
@@ -144,7 +170,7 @@ def trace_model(
         params=params,
         macs=macs + audit.missed_macs // inputs.batch_size,
         uncounted=uncounted,
-        notes=(*notes, *graph.notes),
+        notes=(*missing, *notes, *graph.notes),
     )
 
 
@@ -154,12 +180,16 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
     with preserved(copy), looking():
         copy.eval()
         try:
-            audit.run(copy, inputs, "eval")
+            with watching_registered(audit, copy, "eval"):
+                audit.run(copy, inputs, "eval")
+        except ModelError:
+            raise
         except Exception as error:
             raise _cannot_run(error, inputs) from error
         copy.train()
         try:
-            audit.run(copy, inputs, "train")
+            with watching_registered(audit, copy, "train"):
+                audit.run(copy, inputs, "train")
         except Exception as error:  # a batch of one under batch norm, targets a detector wants: the eval run stands
             notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
     return audit, notes
@@ -224,9 +254,9 @@ def _kind(model: nn.Module, parameter: str) -> str:
     owner = model.get_submodule(_owner(parameter))
     if type(owner).__module__ == "torch.nn.utils.parametrize":  # Parametrized<Layer>, made on the fly
         return type(owner).__mro__[1].__name__
-    standard = type(owner).__name__
-    leaf = parameter.rpartition(".")[2]
-    return standard if leaf.startswith(("weight", "in_proj", "original", "q_proj", "k_proj", "v_proj")) else "parameter"
+    leaf, own = parameter.rpartition(".")[2], {weight.parameter for weight in registered_weights(owner)}
+    known = leaf in own or leaf.startswith(("weight", "in_proj", "original", "q_proj", "k_proj", "v_proj"))
+    return type(owner).__name__ if known else "parameter"
 
 
 def _refusal(use: WeightUse) -> str:

@@ -18,19 +18,25 @@ from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
 from dst_analyze.model.failures import OURSELVES, did_you_mean, is_installed, running, shorten, user_trace
 
-SPEC_FORMS = "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, torchvision:NAME or timm:NAME"
+SPEC_FORMS = (
+    "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
+    "torchvision:NAME, timm:NAME or example:NAME"
+)
+
+MADE_FROM_FILE = "dst_user_"
+"""How the names of modules begin that were made from a user's file."""
 
 _folders: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class UserModule:
-    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from."""
+    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from, if any."""
 
     module: ModuleType
     label: str
     file: Path | None
-    folder: Path
+    folder: Path | None
 
     @property
     def place(self) -> str:
@@ -116,7 +122,7 @@ def import_file(path: Path) -> UserModule:
 
 def _module_name(file: Path) -> str:
     """The same in every process for a file's first import, as objects pickled in one are read in another."""
-    base = f"dst_user_{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
+    base = f"{MADE_FROM_FILE}{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
     name, count = base, 1
     while name in sys.modules:
         count += 1

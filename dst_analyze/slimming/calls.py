@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.failures import a_thing, running
+from dst_analyze.model.registered import keep_whole
 from dst_analyze.slimming.labels import LabelSpace, Reason, along, collapsed, spread, varying
 
 
@@ -191,7 +194,7 @@ def unlabelled(result: Any) -> Any:
 
 Rule = Callable[[Call], Any]
 _BY_NAME: dict[str, Rule] = {}
-_BY_OBJECT: dict[Any, Rule] = {}
+_BY_KIND: dict[type[nn.Module], Rule] = {}
 # Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
 _TORCH = ("torch", "_operator", "builtins", "math")
 
@@ -206,27 +209,100 @@ def rules(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-def register_channel_rule(op: Callable[..., Any] | type[nn.Module] | str, rule: Rule) -> None:
-    """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
-
-    ``rule(call)`` returns an `Act` for the call's result (a tuple of them for several), after joining and freezing on
-    ``call.space`` what the operation makes meet.
-    """
-    if isinstance(op, str):
-        _BY_NAME[op] = rule
-    else:
-        _BY_OBJECT[op] = rule
+def module_rule(kind: type[nn.Module], rule: Rule) -> None:
+    """Enter a rule for a class of torch's modules."""
+    _BY_KIND[kind] = rule
 
 
 def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
+    """The rule for a call: a user's own before ours, of a module the nearest class's."""
     if module is not None:
-        return next((_BY_OBJECT[kind] for kind in type(module).__mro__ if kind in _BY_OBJECT), None)
-    if node.op == "call_method":
-        return _BY_NAME.get(_plain(str(node.target)))
-    if node.target in _BY_OBJECT:
-        return _BY_OBJECT[node.target]
-    home = getattr(node.target, "__module__", None) or "torch"
-    return _BY_NAME.get(op_name(node, None)) if home.partition(".")[0] in _TORCH else None
+        kinds = type(module).__mro__
+        users = next((_REGISTERED[kind] for kind in kinds if kind in _REGISTERED), None)
+        return _resolved(users) if users is not None else next((_BY_KIND[k] for k in kinds if k in _BY_KIND), None)
+    name = _plain(str(node.target)) if node.op == "call_method" else op_name(node, None)
+    if node.op != "call_method":
+        if node.target in _REGISTERED:
+            return _resolved(_REGISTERED[node.target])
+        home = getattr(node.target, "__module__", None) or "torch"
+        if home.partition(".")[0] not in _TORCH:
+            return None
+    return _resolved(_REGISTERED[name]) if name in _REGISTERED else _BY_NAME.get(name)
+
+
+# --- rules of the user's own ------------------------------------------------------------------------------------
+
+# By function, module class or name: a rule, or the class of torch's whose rule will do.
+_REGISTERED: dict[Any, Rule | type[nn.Module]] = {}
+_FITS: dict[type[nn.Module], Callable[[Any], None]] = {}
+
+
+def register_channel_rule(
+    op: Callable[..., Any] | type[nn.Module] | str,
+    rule: Rule | type[nn.Module],
+    *,
+    fit: Callable[[Any], None] | None = None,
+) -> None:
+    """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
+
+    ``rule(call)`` returns an `Act` for the call's result (a tuple of them for several), after joining and freezing on
+    ``call.space`` what the operation makes meet; or ``rule`` is a class of torch's, whose own rule will do. A module's
+    class stays one node of the graph from now on; ``fit(module)`` sets the numbers it keeps about itself (such as
+    ``in_features``) once its tensors have been cut.
+    """
+    name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
+    _REGISTERED[op] = rule if isinstance(rule, type) else _checked(name, rule)
+    if isinstance(op, type) and issubclass(op, nn.Module):
+        if not op.__module__.startswith("torch."):
+            keep_whole(op)
+        if fit is not None:
+            _FITS[op] = fit
+
+
+def fit_of(module: nn.Module) -> Callable[[Any], None] | None:
+    """How a module of a registered class is told that its tensors were cut."""
+    return next((_FITS[kind] for kind in type(module).__mro__ if kind in _FITS), None)
+
+
+def _resolved(rule: Rule | type[nn.Module]) -> Rule:
+    """Our own rules are entered when the coupling is first asked for, which may be after a user's registration."""
+    if not isinstance(rule, type):
+        return rule
+    known = next((_BY_KIND[kind] for kind in rule.__mro__ if kind in _BY_KIND), None)
+    if known is None:
+        raise OptionError(
+            f"there is no channel rule for {rule.__name__}, which another class is to share",
+            place="register_channel_rule",
+            hint="name a layer of torch.nn's, such as nn.Linear or nn.ReLU, or write a rule",
+        )
+    return known
+
+
+def _checked(name: str, rule: Rule) -> Rule:
+    """A stranger's rule: what it raises is told as its own, and what it returns must fit the result."""
+
+    def checked(call: Call) -> Any:
+        with running(f"the channel rule for {name}"):
+            found = rule(call)
+        wanted, given = (_shapes(value) for value in (unlabelled(call.result), found))
+        if wanted != given:
+            raise ModelError(
+                f"the channel rule for {name} returned {given or a_thing(found)}, where the result has shapes {wanted}",
+                place=call.place,
+                hint="return call.out(families), or a tuple of Acts for several results",
+            )
+        return found
+
+    return checked
+
+
+def _shapes(value: Any) -> list[tuple[int, ...]]:
+    found: list[Act] = []
+    collect(value, found)
+    return [act.shape for act in found]
+
+
+# --- names ------------------------------------------------------------------------------------------------------
 
 
 def op_name(node: fx.Node, module: nn.Module | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dst_analyze.model.userfile import MADE_FROM_FILE
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.writing import SourceError, is_plain, literal
 
@@ -48,6 +49,9 @@ class Imports:
             raise SourceError(f"{name} cannot be imported from {module}") from error
         if module == "__main__":
             raise SourceError(f"{name} is defined in the running script", hint="put it into a module of its own")
+        if module.startswith(MADE_FROM_FILE):
+            hint = "put it into a module of its own beside the model file, and import it there"
+            raise SourceError(f"{name} is defined in the model file, which other files cannot import", hint=hint)
         self._names[name] = module
         return name
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, frozen_module, register_channel_rule, rules
+from dst_analyze.slimming.calls import Act, Call, frozen_module, module_rule, rules
 from dst_analyze.slimming.labels import collapsed
 from dst_analyze.slimming.meeting import contract, meet
 
@@ -42,7 +42,7 @@ def elementwise(call: Call) -> Act:
 
 
 for _kind in _MODULES:
-    register_channel_rule(_kind, elementwise)
+    module_rule(_kind, elementwise)
 
 
 @rules("to", "type_as")
@@ -102,9 +102,9 @@ def _softmax_module(call: Call) -> Act:
     return _along(call, getattr(call.module, "dim", None), "each value depends on all along the axis")
 
 
-register_channel_rule(nn.Softmax, _softmax_module)
-register_channel_rule(nn.LogSoftmax, _softmax_module)
-register_channel_rule(nn.Softmin, _softmax_module)
+module_rule(nn.Softmax, _softmax_module)
+module_rule(nn.LogSoftmax, _softmax_module)
+module_rule(nn.Softmin, _softmax_module)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------
@@ -277,11 +277,11 @@ def _group_norm_module(call: Call) -> Act:
     return _group_norm(call, call.x, int(call.module.num_groups), tensors)  # type: ignore[union-attr, arg-type]
 
 
-register_channel_rule(nn.LayerNorm, _layer_norm_module)
-register_channel_rule(nn.RMSNorm, _layer_norm_module)
-register_channel_rule(nn.modules.batchnorm._NormBase, _batch_norm_module)
-register_channel_rule(nn.GroupNorm, _group_norm_module)
-register_channel_rule(nn.PReLU, _prelu_module)
+module_rule(nn.LayerNorm, _layer_norm_module)
+module_rule(nn.RMSNorm, _layer_norm_module)
+module_rule(nn.modules.batchnorm._NormBase, _batch_norm_module)
+module_rule(nn.GroupNorm, _group_norm_module)
+module_rule(nn.PReLU, _prelu_module)
 
 
 @rules("bernoulli", "normal", "uniform")

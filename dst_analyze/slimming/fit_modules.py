@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from dst_analyze.slimming.attention import HeadAttention
+from dst_analyze.slimming.calls import fit_of
 from dst_analyze.slimming.layers import groups_leave_whole
 from dst_analyze.slimming.widths import Slimming
 
@@ -16,7 +17,9 @@ from dst_analyze.slimming.widths import Slimming
 def fit_module(module: Any, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
     """A copy of a layer, its tensors already cut, with the numbers on its label made true."""
     tensor = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
-    if isinstance(module, nn.Linear):
+    if (fit := fit_of(module)) is not None:
+        fit(module)
+    elif isinstance(module, nn.Linear):
         module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, nn.Bilinear):
         module.out_features, module.in1_features, module.in2_features = module.weight.shape

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dst_analyze.html import html_table
 from dst_analyze.slimming.labels import Numbers, Reason
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ class Coupling:
                 graph.add_node(member.layer, kind="layer")
                 graph.add_edge(node, member.layer, parameter=member.name, dim=member.dim, role=member.role)
         return graph
+
+    def _repr_html_(self) -> str:
+        table = self.table()
+        lead = f"{len(self.removable)} of {len(self.groups)} groups of channels may be narrowed"
+        return html_table(lead, list(table.columns), table.to_numpy().tolist(), words=1)
 
     def table(self) -> pd.DataFrame:
         """One row per group."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, register_channel_rule, rules
+from dst_analyze.slimming.calls import Act, Call, module_rule, rules
 from dst_analyze.slimming.labels import spread, varying
 from dst_analyze.slimming.meeting import contract, meet
 
@@ -250,7 +250,7 @@ def _attention(call: Call) -> Act:
     return contract(call, [(scores, f"{batch}ls"), (value, f"{batch}sv")], f"{batch}lv")
 
 
-register_channel_rule(nn.Linear, _linear_module)
-register_channel_rule(nn.Bilinear, _bilinear_module)
-register_channel_rule(nn.modules.conv._ConvNd, _conv_module)
-register_channel_rule(nn.Embedding, _embedding_module)
+module_rule(nn.Linear, _linear_module)
+module_rule(nn.Bilinear, _bilinear_module)
+module_rule(nn.modules.conv._ConvNd, _conv_module)
+module_rule(nn.Embedding, _embedding_module)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, frozen_module, register_channel_rule
+from dst_analyze.slimming.calls import Act, Call, frozen_module, module_rule
 from dst_analyze.slimming.labels import spread, varying
 from dst_analyze.slimming.meeting import contract
 
@@ -157,6 +157,6 @@ def _uses(call: Call, index: int) -> bool:
     return any(user.target is not operator.getitem or user.args[1] == index for user in call.node.users)
 
 
-register_channel_rule(nn.RNNBase, _recurrent)
-register_channel_rule(nn.modules.rnn.RNNCellBase, _cell)
-register_channel_rule(nn.MultiheadAttention, _attention)
+module_rule(nn.RNNBase, _recurrent)
+module_rule(nn.modules.rnn.RNNCellBase, _cell)
+module_rule(nn.MultiheadAttention, _attention)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, register_channel_rule, rules
+from dst_analyze.slimming.calls import Act, Call, module_rule, rules
 from dst_analyze.slimming.labels import collapsed, slim_view, varying
 from dst_analyze.slimming.meeting import meet
 
@@ -53,10 +53,10 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
     return acts if several else acts[0]
 
 
-register_channel_rule(nn.Flatten, reshaped)
-register_channel_rule(nn.Unflatten, reshaped)
-register_channel_rule(nn.PixelShuffle, as_it_is)
-register_channel_rule(nn.PixelUnshuffle, as_it_is)
+module_rule(nn.Flatten, reshaped)
+module_rule(nn.Unflatten, reshaped)
+module_rule(nn.PixelShuffle, as_it_is)
+module_rule(nn.PixelUnshuffle, as_it_is)
 
 
 @rules("channel_shuffle", "native_channel_shuffle")
@@ -69,7 +69,7 @@ def _channel_shuffle(call: Call) -> Any:
     return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)
 
 
-register_channel_rule(nn.ChannelShuffle, _channel_shuffle)
+module_rule(nn.ChannelShuffle, _channel_shuffle)
 
 
 @rules("unbind")
@@ -135,7 +135,7 @@ rules(
 for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool"):
     for _n in (1, 2, 3):
         if hasattr(nn, f"{_name}{_n}d"):
-            register_channel_rule(getattr(nn, f"{_name}{_n}d"), _pool)
+            module_rule(getattr(nn, f"{_name}{_n}d"), _pool)
 
 
 @rules("interpolate", "upsample")
@@ -143,7 +143,7 @@ def _resized(call: Call) -> Any:
     return _spatial(call, call.x.ndim - 2)
 
 
-register_channel_rule(nn.Upsample, _resized)
+module_rule(nn.Upsample, _resized)
 
 
 def _padding_module(call: Call) -> Any:
@@ -153,7 +153,7 @@ def _padding_module(call: Call) -> Any:
 for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
     for _n in (1, 2, 3):
         if hasattr(nn, f"{_name}{_n}d"):
-            register_channel_rule(getattr(nn, f"{_name}{_n}d"), _padding_module)
+            module_rule(getattr(nn, f"{_name}{_n}d"), _padding_module)
 
 
 @rules("unfold")

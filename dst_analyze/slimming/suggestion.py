@@ -54,7 +54,7 @@ def suggested_once(
         return Suggestion(read_plan(folder), folder)
     try:
         coupling = couple(traced)
-        write_groups(folder, coupling)
+        write_groups(folder, traced, coupling)
         plan = suggest_widths(traced, record, coupling=coupling, **asked)
         return write_suggestion(folder, traced, plan, coupling, fresh=fresh)
     except DstError as error:
@@ -63,11 +63,14 @@ def suggested_once(
         return DstError(f"{type(error).__name__}: {error}", hint="`dst-analyze slim RUN --debug` shows where")
 
 
-def write_groups(folder: Path, coupling: Coupling) -> None:
-    """Which layers must shrink together, for the ranking: those that make the same channels, where several do."""
-    rows: dict[str, str] = {}
+def write_groups(folder: Path, traced: TracedModel, coupling: Coupling) -> None:
+    """Which layers must shrink together, for the ranking: those that make the same channels, where several do.
+
+    What is not a layer of the sweep (an LSTM's biases, layers left out by a pattern) shrinks too, but is not ranked.
+    """
+    known, rows = {layer.name for layer in traced.layers}, dict[str, str]()
     for group in coupling.removable:
-        layers = group.layers("produces")
+        layers = [layer for layer in group.layers("produces") if layer in known]
         rows |= {layer: group.name for layer in layers if len(layers) > 1 and layer not in rows}
     named = [(spreadsheet_name(layer), spreadsheet_name(group)) for layer, group in rows.items()]
     write_csv(folder / GROUPS, pd.DataFrame(named, columns=["layer", "group"]))

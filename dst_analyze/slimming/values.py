@@ -13,8 +13,10 @@ from pydantic import ValidationError
 from scipy import stats
 
 from dst_analyze.errors import FolderError
+from dst_analyze.html import html_table
 from dst_analyze.sweep.record import Json
 from dst_analyze.sweep.strangers import JSON_MOST, read_text
+from dst_analyze.text import short
 
 SLIM, DENSE = "slim", "dense"
 """The contenders that every proof has, by name."""
@@ -110,6 +112,20 @@ class SlimPlan(Json):
         rows = [(g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups]
         return pd.DataFrame(rows, columns=columns)
 
+    def _repr_html_(self) -> str:
+        macs = (
+            "" if self.macs is None or self.new_macs is None else f", MACs {short(self.macs)} → {short(self.new_macs)}"
+        )
+        lead = f"{self.model}: parameters {short(self.params)} → {short(self.new_params)}{macs}"
+        rows = [
+            (g.group, ", ".join(g.layers), g.width, g.new_width, _percent(g.density), g.reason or "")
+            for g in self.groups
+        ]
+        proposed = [f"proposed, not done: leave out the branch of {', '.join(b.layers)}" for b in self.depth]
+        stays = [f"{frozen.group} stays: {frozen.reason}" for frozen in self.frozen]
+        heads = ["group", "layers", "width", "becomes", "density %", "because"]
+        return html_table(lead, heads, rows, [*self.notes, *proposed, *stays], words=1)
+
     def save(self, path: Path | str) -> None:
         Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
 
@@ -175,6 +191,22 @@ class Verification(Json):
         columns = ["contender", "about", "params", "macs", "latency_ms", "memory", "score", "low", "high"]
         return pd.DataFrame(rows, columns=columns)
 
+    def _repr_html_(self) -> str:
+        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, "loss")
+        rows = [
+            (
+                row.contender,
+                f"{scale * row.score:.4g}",
+                f"{scale * row.low:.4g} to {scale * row.high:.4g}" if math.isfinite(row.low) else "–",
+                short(row.params),
+                short(row.macs),
+                row.about,
+            )
+            for row in self.table.itertuples()
+        ]
+        lead = f"each trained for {self.steps} steps, with seeds {', '.join(map(str, self.seeds))}"
+        return html_table(lead, ["model", unit, "95 %", "params", "MACs", "what"], rows, [self.verdict], words=1)
+
     def lead(self, other: str) -> tuple[float, float, float]:
         """By how much the suggestion is better than another (above 0): mean over seeds, and its 95 % interval."""
         sign = 1 if self.score == "accuracy" else -1
@@ -203,6 +235,10 @@ class Verification(Json):
         if high < 0:
             return f"It is worse than {what} by {told} ({between}): do not follow it."
         return f"It is not shown to be better than {what}: {told} {'above' if lead >= 0 else 'below'} ({between})."
+
+
+def _percent(ratio: float | None) -> str:
+    return "–" if ratio is None else f"{100 * ratio:.1f}"
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
 from dst_analyze.sweep.events import (
     Emit,
+    Event,
     SweepExtended,
     SweepFinished,
     SweepStarted,
@@ -44,6 +45,7 @@ def run_sweep(
     engine: EngineName = "local",
     ray_address: str | None = None,
     listener: Emit = nobody,
+    progress: bool | None = None,
     **options: Any,
 ) -> SweepRecord:
     """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
@@ -55,21 +57,34 @@ def run_sweep(
     again, ``force`` starts over. ``jobs`` above 1 trains in as many worker processes at once, with the same results;
     a script that asks for it must be importable (``if __name__ == "__main__"``). ``engine="ray"`` trains in Ray tasks
     instead: in the cluster at ``ray_address``, in that of a process that has called ray.init(), or in one of this
-    machine, started for this sweep. ``listener`` gets every event.
+    machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
     """
     existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
-    return run_here(plan, jobs, engine, ray_address, listener)
+    return run_here(plan, jobs, engine, ray_address, listener, progress)
 
 
 def run_here(
-    plan: Plan, jobs: int | None, engine: EngineName = "local", ray_address: str | None = None, emit: Emit = nobody
+    plan: Plan,
+    jobs: int | None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
+    listener: Emit = nobody,
+    progress: bool | None = None,
 ) -> SweepRecord:
     """Run a plan from a program: in its own process, unless it asks for several jobs or for Ray."""
-    if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-        return run_plan(plan, emit)
-    with chosen_engine(plan, engine, jobs, ray_address) as workers:
-        return run_plan(plan, emit, workers)
+    from dst_analyze.watch import progress_shown
+
+    with progress_shown(plan.manifest, progress) as bars:
+
+        def both(event: Event) -> None:
+            bars(event)
+            listener(event)
+
+        if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
+            return run_plan(plan, both)
+        with chosen_engine(plan, engine, jobs, ray_address) as workers:
+            return run_plan(plan, both, workers)
 
 
 def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> SweepRecord:

@@ -8,8 +8,10 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import LoadedModel, absolute, load_model
 from dst_analyze.model.preserve import preserved_randomness
+from dst_analyze.model.userfile import MADE_FROM_FILE
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.luggage import here
@@ -63,6 +65,7 @@ class Rebuilt:
             replace(self.request, model=absolute(self.request.model)),
             self.task.device,
             self.task.threads,
+            _layer_names(self.task),
         )
 
 
@@ -104,7 +107,7 @@ def _user_modules() -> dict[str, str]:
     return {
         name: file
         for name, module in list(sys.modules.items())
-        if name.startswith("dst_user_") and (file := getattr(module, "__file__", None))
+        if name.startswith(MADE_FROM_FILE) and (file := getattr(module, "__file__", None))
     }
 
 
@@ -126,5 +129,16 @@ def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
     return replace(task, source=source, traced=traced, loss=loaded.loss, recipe=recipe)
 
 
-def _rebuilt(request: Request, device: Device, threads: int) -> Task:
-    return replace(replace(request, model=here(request.model)).task(), device=device, threads=threads)
+def _rebuilt(request: Request, device: Device, threads: int, layers: tuple[str, ...]) -> Task:
+    task = replace(request, model=here(request.model)).task()
+    if other := set(layers).symmetric_difference(_layer_names(task)):
+        raise ModelError(
+            f"a worker process finds other layers to mask than the sweep: {', '.join(sorted(other)[:3])}",
+            place="register_masked",
+            hint="register layer types in the model's file or in a module it imports, where workers see it too",
+        )
+    return replace(task, device=device, threads=threads)
+
+
+def _layer_names(task: Task) -> tuple[str, ...]:
+    return tuple(layer.name for layer in task.traced.layers)

@@ -1,0 +1,17 @@
+"""WideResNet-28-8 for 32x32 images: twelve residual blocks, eight times as wide as a ResNet's.
+
+The paper's training on CIFAR-10: SGD with momentum, learning rate 0.1 times 0.1 at epochs 80 and 120 of 160, batches of
+64, alpha 5e-6.
+
+    dst-analyze example:wide-resnet-28-8 --data cifar10 --epochs 160 --threshold-clock 1 --alphas 1e-6,5e-6,1e-5
+"""
+
+from torch import nn
+
+from dst_analyze.examples.wide_resnet_16_8 import WideResNet, example_inputs, optimizer
+
+__all__ = ["build_model", "example_inputs", "optimizer"]
+
+
+def build_model(depth: int = 28, width: int = 8) -> nn.Module:
+    return WideResNet(depth, width)

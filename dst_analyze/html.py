@@ -1,0 +1,48 @@
+"""Tables that values show themselves by in a notebook: static HTML, every text escaped, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jinja2 import Environment, StrictUndefined
+
+from dst_analyze.text import elide, visible
+
+_MOST = 200  # rows that a notebook shows
+
+_PAGE = """<div style="overflow-x: auto">
+{% if lead %}<p><strong>{{ lead }}</strong></p>{% endif %}
+<table>
+<thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row" style="text-align: left; font-family: monospace; unicode-bidi: isolate">{{ row[0] | name }}</th>\
+{% for cell in row[1:] %}<td{% if loop.revindex <= words %} style="text-align: left"{% endif %}>{{ cell }}</td>\
+{% endfor %}</tr>
+{% endfor %}
+</tbody>
+</table>
+{% if more %}<p>{{ more }} more</p>{% endif %}
+<ul>
+{% for note in notes %}
+<li>{{ note }}</li>
+{% endfor %}
+</ul>
+</div>
+"""
+
+
+def html_table(
+    lead: str, heads: Sequence[str], rows: Sequence[Sequence[object]], notes: Iterable[str] = (), *, words: int = 0
+) -> str:
+    """A sentence, a table whose first column are names and whose last ``words`` columns are text, and notes below."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["name"] = lambda name: elide(name, 80)
+    return environment.from_string(_PAGE).render(
+        lead=visible(lead),
+        heads=heads,
+        rows=[[visible(str(cell)) for cell in row] for row in rows[:_MOST]],
+        more=max(0, len(rows) - _MOST),
+        notes=[visible(note) for note in notes],
+        words=words,
+    )
