@@ -13,7 +13,7 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.report import figures
 from dst_analyze.report.picture import Picture
-from dst_analyze.report.svg import svg_of
+from dst_analyze.report.svg import Styles, svg_of
 from dst_analyze.slimming.values import SlimPlan
 from dst_analyze.sweep.files import writing
 from dst_analyze.sweep.record import SweepRecord, alpha_label
@@ -22,10 +22,10 @@ FORMATS = ("svg", "png", "pdf")
 _LETTER = 0.062  # inches of a character on an axis
 
 
-def on_page(name: str, label: str, draw: Callable[[], Figure]) -> Markup:
+def on_page(name: str, label: str, draw: Callable[[], Figure], styles: Styles) -> Markup:
     """A figure in the colours of the page."""
     with figures.styled(page=True):
-        return svg_of(draw(), name, label)
+        return svg_of(draw(), name, label, styles)
 
 
 def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
@@ -38,7 +38,7 @@ def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
 def training(record: SweepRecord, alpha: float) -> Figure:
     names = list(record.layers["layer"])
     if len(names) <= figures.MOST_LINES:
-        figure, axes = _sheet(6.2, 2.7, right=0.3 + _LETTER * _longest(names))
+        figure, axes = _sheet(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
     else:
         figure, axes = _sheet(6.4, min(1 + 0.13 * len(names), 7.5), names=names)
     figures.plot_training(record, alpha, axes)
@@ -61,6 +61,7 @@ def thresholds(record: SweepRecord, alpha: float) -> Figure:
 
 def widths(plan: SlimPlan) -> Figure:
     figure, axes = _sheet(7.6, 0.75 + 0.24 * figures.widths_shown(plan), names=[g.group for g in plan.groups])
+    figure.subplots_adjust(top=1 - 0.28 / figure.get_figheight())
     figures.plot_widths(plan, axes)
     return figure
 

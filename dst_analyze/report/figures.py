@@ -37,6 +37,7 @@ _MOST_LABELS = 60  # names beside one heatmap
 _MOST_VALUES = 700  # cells with their number written in them
 _MOST_WIDTHS = 60  # groups as bars; a table has all of them
 _LONGEST_NAME = 34
+_NAMES_ACROSS = 36  # letters below a panel
 _SCREEN: dict[str, Any] = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
 _SCREEN |= {"axes.edgecolor": LINE, "grid.color": LINE}
 _STYLE: dict[str, Any] = {
@@ -81,32 +82,32 @@ def plot_pattern(table: pd.DataFrame, axes: Axes) -> Axes:
     return axes
 
 
-def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str]) -> None:
+def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int = _MOST_LABELS) -> None:
     """Shares as colours, with their percentage where there is room for it."""
-    rows, count = len(shares), shares.size
-    every = math.ceil(rows / _MOST_LABELS) if rows else 1
-    written = count <= _MOST_VALUES and rows <= _MOST_LABELS and len(columns) <= 12
-    sns.heatmap(
-        shares.astype(float) * 100,
-        ax=axes,
-        vmin=0,
-        vmax=100,
-        cmap=KEPT_MAP,
-        annot=written,
-        fmt=".0f",
-        cbar=not written,
-        cbar_kws={"label": "remaining %", "shrink": min(1.0, 2.4 / max(axes.figure.get_figheight(), 1))},
-        linewidths=1 if written else 0,
-        linecolor=PAGE if written else "none",
-        xticklabels=list(columns) if len(columns) <= 12 else False,
-        yticklabels=False,
-        rasterized=not written,
-    )
+    rows = len(shares)
+    every = max(1, math.ceil(rows / most))
+    percent = shares.astype(float) * 100
+    if shares.size <= _MOST_VALUES and rows <= _MOST_LABELS and len(columns) <= 12:
+        sns.heatmap(
+            percent, ax=axes, vmin=0, vmax=100, cmap=KEPT_MAP, annot=True, fmt=".0f", cbar=False,
+            linewidths=1, linecolor=PAGE, xticklabels=False, yticklabels=False,
+        )  # fmt: skip
+        _legible(axes)
+        axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    else:  # as an image of one pixel per cell: a thousand layers would be a thousand shapes
+        extent = (0, len(columns), rows, 0)
+        image = axes.imshow(
+            percent, vmin=0, vmax=100, cmap=KEPT_MAP, aspect="auto", interpolation="none", extent=extent
+        )
+        bar = axes.figure.colorbar(image, ax=axes, label="remaining %", fraction=0.03, pad=0.02)
+        bar.solids.set_rasterized(True)
+        bar.outline.set_visible(False)
+        places = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), 10)).round().astype(int))
+        axes.set_xticks(places + 0.5, [columns[place] for place in places])
     axes.set_yticks(np.arange(0, rows, every) + 0.5, [axis_name(name) for name in shares.index[::every]])
     axes.set(ylabel="")
+    axes.grid(visible=False)
     axes.tick_params(length=0, rotation=0)
-    if written:
-        _legible(axes)
 
 
 def _legible(axes: Axes) -> None:
@@ -140,14 +141,12 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
         if score is not None:
             said.append(f"accuracy {score:.1%}" if record.manifest.data.score == "accuracy" else f"loss {score:.3g}")
         axes.set_title(", ".join(said), loc="left")
-        axes.set(xlim=(0.5, len(order) + 0.5), ylim=(0, 100))
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.set(ylim=(0, 100))
+        _layer_axis(axes, order)
     for axes in panels.flat[len(alphas) :]:
         axes.set_visible(False)
     for axes in panels[:, 0]:
         axes.set_ylabel("remaining %")
-    for axes in panels[-1]:
-        axes.set_xlabel("layer, from the input")
     figure.subplots_adjust(left=0.07, right=0.99, top=1 - 0.25 / figure.get_figheight(), hspace=0.42, wspace=0.1)
     figure.subplots_adjust(bottom=0.45 / figure.get_figheight())
     return figure
@@ -159,16 +158,15 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
 def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
     """What remains of each layer over training at one alpha, median over seeds; x marks a reset of its thresholds."""
     frame = record.frame[(record.frame["alpha"] == alpha) & ~record.frame["control"].astype(bool)]
-    order = [name for name in record.layers["layer"] if name in set(frame["layer"])]
+    known = set(frame["layer"].unique())
+    order = [name for name in record.layers["layer"] if name in known]
     course = frame.groupby(["layer", "step"], sort=False)["remaining"].median().unstack("layer")
     course = course.sort_index().reindex(columns=order)
     resets = _reset_at(frame, order)
     if len(order) > MOST_LINES:
         shares = course.T
-        _heatmap(shares, axes, [str(step) for step in shares.columns])
         steps = list(shares.columns)
-        places = np.unique(np.linspace(0, len(steps) - 1, 6).round().astype(int)) if steps else []
-        axes.set_xticks([place + 0.5 for place in places], [f"{steps[place]:,.0f}" for place in places])
+        _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 2)
         axes.scatter(
             [steps.index(step) + 0.5 for _, step in resets],
             [order.index(layer) + 0.5 for layer, _ in resets],
@@ -227,9 +225,19 @@ def plot_thresholds(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
     axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[0], alpha=0.25)
     axes.stairs(three, edges, baseline=quarter, fill=True, color=PALETTE[0], alpha=0.5)
     axes.stairs(median, edges, baseline=None, color=PALETTE[1])
-    axes.set(xlim=(0.5, max(len(spread), 1) + 0.5), xlabel="layer, from the input", ylabel="thresholds")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    axes.set(ylabel="thresholds")
+    _layer_axis(axes, list(spread.index))
     return axes
+
+
+def _layer_axis(axes: Axes, order: Sequence[str]) -> None:
+    """Layers from the input to the output: by name where there is room, else by number."""
+    axes.set_xlim(0.5, max(len(order), 1) + 0.5)
+    if sum(len(name) + 1 for name in order) <= _NAMES_ACROSS:
+        axes.set_xticks(np.arange(len(order)) + 1.0, [axis_name(name) for name in order])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.set_xlabel("layer, counted from the input")
 
 
 def _line(number: int) -> dict[str, Any]:

@@ -89,7 +89,8 @@ function startTable(table, data) {
 
 function startPicking(data, showAll) {
   const places = new Map(data.keys.map((key, at) => [key, at]));
-  const rows = new Map(all("tr[data-key]").map((row) => [row.dataset.key, row]));
+  const rows = new Map(all(".ranking tbody tr").map((row) => [row.id.slice("layer=".length), row]));
+  const keyOf = (link) => link.getAttribute("href").slice("#layer=".length);
   const bar = find("#picked");
 
   function keyInAddress() {
@@ -109,7 +110,7 @@ function startPicking(data, showAll) {
     if (!row) return;
     if (row.hidden) showAll();
     row.classList.add("picked");
-    all(".canvas a").filter((link) => link.dataset.key === key).forEach((link) => {
+    all(".canvas a").filter((link) => keyOf(link) === key).forEach((link) => {
       link.classList.add("picked");
       intoView(link);
     });
@@ -133,11 +134,11 @@ function startPicking(data, showAll) {
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("a[data-key]");
+    const link = event.target.closest('a[href^="#layer="]:not(#to-row)');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    history.pushState(null, "", `#layer=${link.dataset.key}`);
-    pick(link.dataset.key);
+    history.pushState(null, "", link.getAttribute("href"));
+    pick(keyOf(link));
   });
   find("#to-row").addEventListener("click", (event) => {
     event.preventDefault();

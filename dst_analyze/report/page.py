@@ -26,6 +26,7 @@ from dst_analyze.report.picture import Picture, picture_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.structure import structure_of
 from dst_analyze.report.summary import summary_of
+from dst_analyze.report.svg import Styles
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.files import write_csv, write_text
@@ -77,6 +78,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
     picture = read_picture(record, ranking)
     rows, data = rows_of(record, ranking)
+    styles = Styles()
     names = list(record.layers["layer"])
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
@@ -84,6 +86,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         title=shown_name(record.manifest.model.name),
         kind="report",
         data=data,
+        styles=styles,
         sections=SECTIONS,
         record=record,
         config=record.config,
@@ -93,14 +96,14 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         rows=rows,
         keys=keys_of(names),
         labels=LABELS,
-        figures=_figures(record, ranking, plan),
+        figures=_figures(record, ranking, plan, styles),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
-        courses=_courses(record),
+        courses=_courses(record, styles),
         plan=plan,
         widths_shown=figures.widths_shown(plan) if plan else 0,
         changes=_changes(record.folder / CHANGES),
@@ -124,7 +127,7 @@ def rendered(template: str, **context: Any) -> str:
     environment.filters.update(alpha=alpha_label, shown=shown_name)
     style, script = (files("dst_analyze.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     return environment.get_template(template).render(
-        style=Markup(style), script=Markup(script), policy=_policy(script), **context
+        style=Markup(style), script=Markup(script), policy=_policy(script), **context  # both are our own files
     )
 
 
@@ -140,21 +143,22 @@ def _policy(script: str) -> str:
 # --- what stands in the sections -----------------------------------------------------------------------------------
 
 
-def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Mapping[str, Markup]:
+def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, styles: Styles) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
     made = {
         "pattern": drawn.on_page(
-            "pattern", f"Remaining percentage of each layer at each alpha; {below}", lambda: drawn.pattern(record, ranking)
+            "pattern", f"Remaining percentage of each layer at each alpha; {below}", lambda: drawn.pattern(record, ranking), styles
         ),
         "ratios": drawn.on_page(
             "ratios",
             f"Remaining percentage per layer, one panel per alpha; {below}",
             lambda: figures.ratios_figure(record, ranking),
+            styles,
         ),
     }
     if plan is not None:
         label = "Width of each group before and after; the table below has the same values"
-        made["widths"] = drawn.on_page("widths", label, lambda: drawn.widths(plan))
+        made["widths"] = drawn.on_page("widths", label, lambda: drawn.widths(plan), styles)
     return made
 
 
@@ -169,11 +173,11 @@ class Course:
     thresholds: Markup
 
 
-def _courses(record: SweepRecord) -> list[Course]:
-    return [_course(record, alpha, at) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+def _courses(record: SweepRecord, styles: Styles) -> list[Course]:
+    return [_course(record, alpha, at, styles) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
 
 
-def _course(record: SweepRecord, alpha: float, number: int) -> Course:
+def _course(record: SweepRecord, alpha: float, number: int, styles: Styles) -> Course:
     said = f"at alpha {alpha_label(alpha)}"
     resets: dict[str, int] = {}
     for trial in record.at(alpha):
@@ -183,13 +187,13 @@ def _course(record: SweepRecord, alpha: float, number: int) -> Course:
         alpha=alpha_label(alpha),
         resets=sorted(resets.items(), key=lambda pair: (-pair[1], pair[0])),
         training=drawn.on_page(
-            f"training{number}", f"Remaining percentage of each layer over training {said}", lambda: drawn.training(record, alpha)
+            f"training{number}", f"Remaining percentage of each layer over training {said}", lambda: drawn.training(record, alpha), styles
         ),
         curves=drawn.on_page(
-            f"curves{number}", f"Training loss and score over training {said}", lambda: drawn.curves(record, alpha)
+            f"curves{number}", f"Training loss and score over training {said}", lambda: drawn.curves(record, alpha), styles
         ),
         thresholds=drawn.on_page(
-            f"thresholds{number}", f"Thresholds of each layer {said}", lambda: drawn.thresholds(record, alpha)
+            f"thresholds{number}", f"Thresholds of each layer {said}", lambda: drawn.thresholds(record, alpha), styles
         ),
     )
 

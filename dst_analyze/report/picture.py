@@ -116,7 +116,7 @@ class _Marks:
         row = self._rows.get(layer)
         if row is None or math.isnan(self.value(layer)):
             return "not measured"
-        return f"{self.short(layer)} {row['label']}, {place(float(row['rank']))}."
+        return f"{self.short(layer)} {row['label']}, rank {place(float(row['rank']))}"
 
     def cell(self, layer: str, x: float, y: float, size: Point, lines: Sequence[str]) -> Cell:
         fill = shade((self.value(layer) / self.limit + 1) / 2, given=True)

@@ -44,7 +44,7 @@ def summary_of(
         headline=_headline(ranking),
         findings=list(_findings(ranking, record.manifest.model.params)),
         saving=list(_saving(plan, proof)),
-        sure=list(ranking.notes),
+        sure=[ranking.notes[0].partition(": ")[2] or ranking.notes[0], *ranking.notes[1:]],
         warnings=[*notes_of(record), *_doubts(ranking), *_lost(proof)],
     )
 
@@ -57,12 +57,8 @@ def _headline(ranking: Ranking) -> str:
     total = len(ranking.table)
     if not redundant and not needed:
         return f"None of {total} layers can be called redundant or needed"
-    be = "is" if redundant == 1 else "are"
-    return f"{redundant or 'None'} of {total} layers {be} redundant, {needed or 'none'} {_be(needed)} surely needed"
-
-
-def _be(count: int) -> str:
-    return "is" if count in (0, 1) else "are"
+    be = ["is" if count < 2 else "are" for count in (redundant, needed)]
+    return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} surely needed"
 
 
 def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
@@ -96,11 +92,34 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
             f"Measured on one batch, a forward pass takes {slim.latency_ms:.3g} ms instead of {dense.latency_ms:.3g} ms"
             f" ({share:.0%})."
         )
-        yield f"Trained from scratch with {len(proof.seeds)} seeds: {proof.verdict}"
+        yield from _proven(proof)
         return
     if plan.latency is not None:
         yield f"A forward pass takes {plan.latency:.0%} of the time, as measured."
     yield "It has not been trained yet: `dst-analyze verify` proves it, or not."
+
+
+def _proven(proof: Verification) -> Iterator[str]:
+    """How the suggestion did, in a sentence or two; section 6 has every number."""
+    seeds = f"{len(proof.seeds)} seed{'s' if len(proof.seeds) != 1 else ''}"
+    lead, low, high = proof.lead(DENSE)
+    if math.isnan(lead):
+        yield f"Trained from scratch with {seeds}, no pair of trainings ended well beside the dense model."
+    else:
+        unit, scale = ("points", 100) if proof.score == "accuracy" else ("of loss", 1)
+        told = f"{scale * abs(lead):.2g} {unit} {'above' if lead >= 0 else 'below'} the dense model"
+        told = told if proof.score == "accuracy" else told.replace("above", "better than").replace("below", "worse than")
+        between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
+        yield f"Trained from scratch with {seeds}, it ends {told}{between}."
+    against: dict[str, list[str]] = {}
+    for entry in proof.entries:
+        if entry.name not in (SLIM, DENSE):
+            _, low, high = proof.lead(entry.name)
+            word = "better than" if low > 0 else "worse than" if high < 0 else "not shown to be better than"
+            against.setdefault(word, []).append(entry.name)
+    if against:
+        parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
+        yield f"Among models of its size it is {'; '.join(parts)}."
 
 
 def _doubts(ranking: Ranking) -> Iterator[Note]:
