@@ -453,13 +453,19 @@ def _as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
 
 @commands.command()
 @click.argument("run_folder", type=click.Path(path_type=Path))
+@click.option(
+    "--figures", type=click.Path(path_type=Path), metavar="DIR", help="Write each figure into this folder, too."
+)
+@choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")
 @click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
-def report(run_folder: Path, debug: bool) -> None:
+def report(run_folder: Path, figures: Path | None, format: str, debug: bool) -> None:  # noqa: A002 - the option's name
     """Write the report of a run folder again, from that folder alone."""
-    from dst_analyze.report.page import write_report
+    from dst_analyze.report.page import write_figures, write_report
     from dst_analyze.terminal import visible
 
     click.echo(visible(str(write_report(run_folder))))
+    for path in write_figures(run_folder, figures, format) if figures else ():
+        click.echo(visible(str(path)))
 
 
 @commands.command()
@@ -488,12 +494,18 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
 
 @commands.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write them side by side on a page, too.")
 @click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
-def compare(runs: tuple[Path, ...], debug: bool) -> None:
+def compare(runs: tuple[Path, ...], html: Path | None, debug: bool) -> None:
     """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`."""
     from dst_analyze.ranking.compare import compare_rankings
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console
 
-    compared = compare_rankings({str(run): ranking_of(run) for run in runs})
+    if html is not None:
+        from dst_analyze.report.comparing import write_comparison
+
+        compared = write_comparison(html, runs)
+    else:
+        compared = compare_rankings({str(run): ranking_of(run) for run in runs})
     click.echo(compared.text(console().width))

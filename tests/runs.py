@@ -34,7 +34,7 @@ HOSTILE = [
     "</script><script>alert(2)</script>",
     "{{7*7}}",
     "{% raw %}",
-    'say "hi" \'there\'',
+    "say \"hi\" 'there'",
     "a\u2028b\u2029c",
     "\u202eevil\u2066",
     "\x1b[31mred[bold]not[/bold]",
@@ -97,7 +97,8 @@ def made_run(
                 remaining=None if bad or key.alpha is None else float(np.average(final, weights=sizes)),
                 resets={reset: 2} if reset and key.alpha == alphas[-1] else {},
             )  # fmt: skip
-            readings = _readings(layers, final, reset) if key.alpha is not None else pd.DataFrame(columns=READING_COLUMNS)
+            dense = pd.DataFrame(columns=READING_COLUMNS)
+            readings = dense if key.alpha is None else _readings(layers, final, reset)
             course = 1 - (1 - float(final.mean())) * STEPS / 600
             steps = pd.DataFrame({"step": STEPS, "loss": 2.3 / np.sqrt(STEPS), "remaining": course})
             steps["score"] = np.where(STEPS % 120 == 0, 0.9 - 40 / STEPS, np.nan)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dst_analyze.errors import OptionError
@@ -19,18 +24,28 @@ from dst_analyze.sweep.files import writing
 from dst_analyze.sweep.record import SweepRecord, alpha_label
 
 FORMATS = ("svg", "png", "pdf")
-_LETTER = 0.062  # inches of a character on an axis
+_LETTER = 0.07  # inches of a character on an axis
 
 
-def on_page(name: str, label: str, draw: Callable[[], Figure], styles: Styles) -> Markup:
-    """A figure in the colours of the page."""
-    with figures.styled(page=True):
-        return svg_of(draw(), name, label, styles)
+@dataclass
+class Sheet:
+    """A page that figures are put on, in its colours; their styles are gathered for its head."""
+
+    styles: Styles = field(default_factory=Styles)
+
+    def put(self, name: str, label: str, draw: Callable[..., Figure], *arguments: Any) -> Markup:
+        """A figure by its name on the page, with what a reader who cannot see it is told."""
+        with figures.styled(page=True):
+            return svg_of(draw(*arguments), name, label, self.styles)
 
 
 def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
-    table = remaining_table(record, ranking)
-    figure, axes = _sheet(*figures.pattern_size(*table.shape), names=list(table.index))
+    return heatmap(remaining_table(record, ranking))
+
+
+def heatmap(table: pd.DataFrame) -> Figure:
+    """Layers x alphas."""
+    figure, axes = canvas(*figures.pattern_size(*table.shape), names=list(table.index))
     figures.plot_pattern(table, axes)
     return figure
 
@@ -38,9 +53,9 @@ def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
 def training(record: SweepRecord, alpha: float) -> Figure:
     names = list(record.layers["layer"])
     if len(names) <= figures.MOST_LINES:
-        figure, axes = _sheet(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
+        figure, axes = canvas(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
     else:
-        figure, axes = _sheet(6.4, min(1 + 0.13 * len(names), 7.5), names=names)
+        figure, axes = canvas(6.4, min(1 + 0.13 * len(names), 7.5), names=names)
     figures.plot_training(record, alpha, axes)
     return figure
 
@@ -54,13 +69,13 @@ def curves(record: SweepRecord, alpha: float) -> Figure:
 
 
 def thresholds(record: SweepRecord, alpha: float) -> Figure:
-    figure, axes = _sheet(6.2, 2.2)
+    figure, axes = canvas(6.2, 2.2)
     figures.plot_thresholds(record, alpha, axes)
     return figure
 
 
 def widths(plan: SlimPlan) -> Figure:
-    figure, axes = _sheet(7.6, 0.75 + 0.24 * figures.widths_shown(plan), names=[g.group for g in plan.groups])
+    figure, axes = canvas(7.6, 0.75 + 0.24 * figures.widths_shown(plan), names=[g.group for g in plan.groups])
     figure.subplots_adjust(top=1 - 0.28 / figure.get_figheight())
     figures.plot_widths(plan, axes)
     return figure
@@ -95,19 +110,18 @@ _UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 def _all(
     record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    yield "pattern", lambda: pattern(record, ranking)
-    yield "ratios", lambda: figures.ratios_figure(record, ranking)
+    yield "pattern", partial(pattern, record, ranking)
+    yield "ratios", partial(figures.ratios_figure, record, ranking)
     for alpha in record.alphas:
-        yield f"training-{alpha_label(alpha)}", lambda alpha=alpha: training(record, alpha)
-        yield f"curves-{alpha_label(alpha)}", lambda alpha=alpha: curves(record, alpha)
-        yield f"thresholds-{alpha_label(alpha)}", lambda alpha=alpha: thresholds(record, alpha)
+        for draw in (training, curves, thresholds):
+            yield f"{draw.__name__}-{alpha_label(alpha)}", partial(draw, record, alpha)
     if plan is not None:
-        yield "widths", lambda: widths(plan)
+        yield "widths", partial(widths, plan)
     if picture is not None:
-        yield "graph", lambda: graph(picture)
+        yield "graph", partial(graph, picture)
 
 
-def _sheet(width: float, height: float, *, names: list[str] | None = None, right: float = 0.1) -> tuple[Figure, ...]:
+def canvas(width: float, height: float, *, names: list[str] | None = None, right: float = 0.1) -> tuple[Figure, Axes]:
     """A figure with one pair of axes and room for names beside it, in inches: measuring text would take longer."""
     left = 0.62 if names is None else 0.25 + _LETTER * _longest(names)
     figure = Figure(figsize=(width + (0 if names is None else left - 0.6), height))

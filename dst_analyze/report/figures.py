@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,9 @@ _MOST_VALUES = 700  # cells with their number written in them
 _MOST_WIDTHS = 60  # groups as bars; a table has all of them
 _LONGEST_NAME = 34
 _NAMES_ACROSS = 36  # letters below a panel
-_SCREEN: dict[str, Any] = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
+_SCREEN: dict[Any, Any] = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
 _SCREEN |= {"axes.edgecolor": LINE, "grid.color": LINE}
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     **sns.axes_style("whitegrid"),
     "svg.fonttype": "none",
     "svg.hashsalt": "dst-analyze",
@@ -100,8 +101,9 @@ def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int
             percent, vmin=0, vmax=100, cmap=KEPT_MAP, aspect="auto", interpolation="none", extent=extent
         )
         bar = axes.figure.colorbar(image, ax=axes, label="remaining %", fraction=0.03, pad=0.02)
-        bar.solids.set_rasterized(True)
         bar.outline.set_visible(False)
+        if bar.solids is not None:
+            bar.solids.set_rasterized(True)
         places = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), 10)).round().astype(int))
         axes.set_xticks(places + 0.5, [columns[place] for place in places])
     axes.set_yticks(np.arange(0, rows, every) + 0.5, [axis_name(name) for name in shares.index[::every]])
@@ -113,9 +115,9 @@ def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int
 def _legible(axes: Axes) -> None:
     """Black or white upon each colour: seaborn's own choice falls short of 4.5 to 1 in the middle."""
     (mesh,) = axes.collections
-    known = [value for value in np.ma.asarray(mesh.get_array()).ravel().tolist() if value is not None]
-    for text, value in zip(axes.texts, known, strict=True):
-        text.set_color(ink_on(to_hex(mesh.to_rgba(value))))
+    known = np.ma.compressed(np.ma.asarray(mesh.get_array()))
+    for text, colour in zip(axes.texts, mesh.to_rgba(known), strict=True):
+        text.set_color(ink_on(to_hex(tuple(colour))))
 
 
 def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
@@ -203,8 +205,8 @@ def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> N
             (main[main["alpha"] == alpha], PALETTE[0], "-", f"alpha {alpha_label(alpha)}"),
         ):
             for number, (_, run) in enumerate(at.dropna(subset=[name]).groupby("seed")):
-                named = {"label": label} if number == 0 else {}
-                axes.plot(run["step"], scale * run[name], color=colour, linestyle=dashes, **named)
+                named = label if number == 0 else "_"  # matplotlib's word for: not in the legend
+                axes.plot(run["step"], scale * run[name], color=colour, linestyle=dashes, label=named)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     loss.set_ylabel("training loss")
@@ -284,7 +286,7 @@ def plot_graph(picture: Picture, axes: Axes) -> Axes:
     small = min(7.0, 7.0 * 760 / max(picture.height, 760) + 2)
     for points in picture.lines:
         codes, corners = [Outline.MOVETO], [points[0]]
-        for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        for (x0, y0), (x1, y1) in pairwise(points):
             codes += [Outline.CURVE4] * 3
             corners += [(x0, (y0 + y1) / 2), (x1, (y0 + y1) / 2), (x1, y1)]
         axes.add_patch(PathPatch(Outline(corners, codes), fill=False, edgecolor=PALETTE[4], linewidth=0.8))

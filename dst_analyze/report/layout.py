@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 
 _SWEEPS = 6
 _GAP_X, _GAP_Y = 26.0, 20.0
 _LANE = 4.0  # width of a line that passes a layer
-_STRAIGHT = 8.0  # how much more a lane insists on its place than a box does
+_LIGHT = 0.2  # how much less a lane insists on its place than a box does
 
 Node = int | tuple[int, int]  # a box, or where the line from a box passes a layer
 Point = tuple[float, float]
@@ -90,10 +91,10 @@ def _placed(net: nx.DiGraph, rows: Sequence[Sequence[Node]], widths: Mapping[Nod
     for sweep in range(2 * _SWEEPS):
         near: Callable[[Node], list[Node]] = net.predecessors if sweep % 2 == 0 else net.successors
         for row in rows if sweep % 2 == 0 else reversed(rows):
-            wish = [_mean([x[n] for n in near(node)], x[node]) for node in row]
-            weight = [1.0 if isinstance(node, int) else _STRAIGHT for node in row]
+            wish = [_middle([(x[n], _weight(n)) for n in near(node)], x[node]) for node in row]
+            weight = [_weight(node) for node in row]
             apart = [0.0]
-            for one, other in zip(row, row[1:], strict=False):
+            for one, other in pairwise(row):
                 apart.append(apart[-1] + (widths[one] + widths[other]) / 2 + _GAP_X)
             fitted = _rising([w - a for w, a in zip(wish, apart, strict=True)], weight)
             x |= {node: value + a for node, value, a in zip(row, fitted, apart, strict=True)}
@@ -113,6 +114,15 @@ def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
+
+
+def _middle(values: Sequence[tuple[float, float]], otherwise: float) -> float:
+    """The mean of places by their weights."""
+    return sum(x * w for x, w in values) / sum(w for _, w in values) if values else otherwise
+
+
+def _weight(node: Node) -> float:
+    return 1.0 if isinstance(node, int) else _LIGHT
 
 
 def _key(node: Node) -> tuple[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from dst_analyze.ranking.formats import signed
 from dst_analyze.ranking.result import Ranking
@@ -22,11 +24,11 @@ from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report import drawn, figures
 from dst_analyze.report.colours import ink_on, shade
 from dst_analyze.report.commands import commands
+from dst_analyze.report.drawn import Sheet
 from dst_analyze.report.picture import Picture, picture_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.structure import structure_of
 from dst_analyze.report.summary import summary_of
-from dst_analyze.report.svg import Styles
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.files import write_csv, write_text
@@ -78,7 +80,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
     picture = read_picture(record, ranking)
     rows, data = rows_of(record, ranking)
-    styles = Styles()
+    sheet = Sheet()
     names = list(record.layers["layer"])
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
@@ -86,7 +88,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         title=shown_name(record.manifest.model.name),
         kind="report",
         data=data,
-        styles=styles,
+        styles=sheet.styles,
         sections=SECTIONS,
         record=record,
         config=record.config,
@@ -96,14 +98,14 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         rows=rows,
         keys=keys_of(names),
         labels=LABELS,
-        figures=_figures(record, ranking, plan, styles),
+        figures=_figures(record, ranking, plan, sheet),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
-        courses=_courses(record, styles),
+        courses=_courses(record, sheet),
         plan=plan,
         widths_shown=figures.widths_shown(plan) if plan else 0,
         changes=_changes(record.folder / CHANGES),
@@ -127,7 +129,10 @@ def rendered(template: str, **context: Any) -> str:
     environment.filters.update(alpha=alpha_label, shown=shown_name)
     style, script = (files("dst_analyze.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     return environment.get_template(template).render(
-        style=Markup(style), script=Markup(script), policy=_policy(script), **context  # both are our own files
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(script),
+        **context,  # both are our own files
     )
 
 
@@ -143,22 +148,17 @@ def _policy(script: str) -> str:
 # --- what stands in the sections -----------------------------------------------------------------------------------
 
 
-def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, styles: Styles) -> Mapping[str, Markup]:
+def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: Sheet) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
+    pattern = f"Remaining percentage of each layer at each alpha; {below}"
+    ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
-        "pattern": drawn.on_page(
-            "pattern", f"Remaining percentage of each layer at each alpha; {below}", lambda: drawn.pattern(record, ranking), styles
-        ),
-        "ratios": drawn.on_page(
-            "ratios",
-            f"Remaining percentage per layer, one panel per alpha; {below}",
-            lambda: figures.ratios_figure(record, ranking),
-            styles,
-        ),
+        "pattern": sheet.put("pattern", pattern, drawn.pattern, record, ranking),
+        "ratios": sheet.put("ratios", ratios, figures.ratios_figure, record, ranking),
     }
     if plan is not None:
         label = "Width of each group before and after; the table below has the same values"
-        made["widths"] = drawn.on_page("widths", label, lambda: drawn.widths(plan), styles)
+        made["widths"] = sheet.put("widths", label, drawn.widths, plan)
     return made
 
 
@@ -173,28 +173,24 @@ class Course:
     thresholds: Markup
 
 
-def _courses(record: SweepRecord, styles: Styles) -> list[Course]:
-    return [_course(record, alpha, at, styles) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+def _courses(record: SweepRecord, sheet: Sheet) -> list[Course]:
+    return [_course(record, alpha, at, sheet) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
 
 
-def _course(record: SweepRecord, alpha: float, number: int, styles: Styles) -> Course:
-    said = f"at alpha {alpha_label(alpha)}"
-    resets: dict[str, int] = {}
+def _course(record: SweepRecord, alpha: float, number: int, sheet: Sheet) -> Course:
+    resets: Counter[str] = Counter()
     for trial in record.at(alpha):
-        for layer, times in trial.resets.items():
-            resets[layer] = resets.get(layer, 0) + times
+        resets.update(trial.resets)
+
+    def put(what: str, draw: Callable[..., Figure]) -> Markup:
+        return sheet.put(f"{draw.__name__}{number}", f"{what} at alpha {alpha_label(alpha)}", draw, record, alpha)
+
     return Course(
         alpha=alpha_label(alpha),
         resets=sorted(resets.items(), key=lambda pair: (-pair[1], pair[0])),
-        training=drawn.on_page(
-            f"training{number}", f"Remaining percentage of each layer over training {said}", lambda: drawn.training(record, alpha), styles
-        ),
-        curves=drawn.on_page(
-            f"curves{number}", f"Training loss and score over training {said}", lambda: drawn.curves(record, alpha), styles
-        ),
-        thresholds=drawn.on_page(
-            f"thresholds{number}", f"Thresholds of each layer {said}", lambda: drawn.thresholds(record, alpha), styles
-        ),
+        training=put("Remaining percentage of each layer over training", drawn.training),
+        curves=put("Loss and score over training", drawn.curves),
+        thresholds=put("Thresholds of each layer", drawn.thresholds),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dst_analyze.ranking.formats import place, signed
 from dst_analyze.ranking.result import Ranking
@@ -18,6 +19,7 @@ _MARGIN = 8.0
 _LINE = 18.0
 _LONGEST_NAME, _LONGEST_COLUMN = 32, 18
 _TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run that stand below one another before another stack begins
+_WITHIN = 0.95  # of the layers lie within the colours: a single one far out would leave the others grey
 _WEAKEST_SCALE = math.log(2)  # a redundancy that always has a colour of its own: half, or twice, what the model keeps
 
 
@@ -75,7 +77,7 @@ class Picture:
         for points in self.lines:
             x, y = points[0]
             parts = [f"M{x:.0f} {y:.0f}"]
-            for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+            for (x0, y0), (x1, y1) in pairwise(points):
                 middle = (y0 + y1) / 2
                 straight = abs(x0 - x1) < 1
                 curve = f"C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {y1:.0f}"
@@ -103,8 +105,8 @@ class _Marks:
     def __init__(self, ranking: Ranking) -> None:
         table = ranking.table.set_index("layer")
         self._rows: Mapping[str, Mapping[str, float | str]] = table.to_dict("index")
-        largest = table["redundancy"].abs().max()
-        self.limit = max(_WEAKEST_SCALE, 0.0 if math.isnan(largest) else float(largest))
+        far = table["redundancy"].abs().quantile(_WITHIN)
+        self.limit = max(_WEAKEST_SCALE, 0.0 if math.isnan(far) else float(far))
 
     def value(self, layer: str) -> float:
         return float(self._rows[layer]["redundancy"]) if layer in self._rows else math.nan
@@ -174,7 +176,5 @@ def _moved(box: Box, x: float, y: float) -> Box:
     def words(given: Sequence[Word]) -> tuple[Word, ...]:
         return tuple(Word(w.x + x, w.y + y, w.text, w.anchor, w.soft) for w in given)
 
-    cells = tuple(
-        Cell(c.layer, c.x + x, c.y + y, c.width, c.height, c.fill, c.ink, words(c.words)) for c in box.cells
-    )
+    cells = tuple(Cell(c.layer, c.x + x, c.y + y, c.width, c.height, c.fill, c.ink, words(c.words)) for c in box.cells)
     return Box(box.kind, box.title, x, y, box.width, box.height, words(box.words), cells)

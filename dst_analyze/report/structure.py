@@ -186,4 +186,3 @@ def _folded(graph: ModelGraph, run: _Run) -> Part:
     rows = tuple((path, layers(members)) for path, members in run.blocks)
     what = "blocks" if len(nodes) > 1 else "layers"
     return Part("run", f"{len(rows)} {what} alike", columns=columns, rows=rows)
-

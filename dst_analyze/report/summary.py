@@ -37,9 +37,7 @@ class Summary:
     warnings: list[Note]
 
 
-def summary_of(
-    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proof: Verification | None
-) -> Summary:
+def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proof: Verification | None) -> Summary:
     return Summary(
         headline=_headline(ranking),
         findings=list(_findings(ranking, record.manifest.model.params)),
@@ -106,9 +104,9 @@ def _proven(proof: Verification) -> Iterator[str]:
     if math.isnan(lead):
         yield f"Trained from scratch with {seeds}, no pair of trainings ended well beside the dense model."
     else:
-        unit, scale = ("points", 100) if proof.score == "accuracy" else ("of loss", 1)
-        told = f"{scale * abs(lead):.2g} {unit} {'above' if lead >= 0 else 'below'} the dense model"
-        told = told if proof.score == "accuracy" else told.replace("above", "better than").replace("below", "worse than")
+        scale = 100 if proof.score == "accuracy" else 1
+        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
+        told = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
         between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {told}{between}."
     against: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Figures as SVG within the page: in the page's colours, with names of their own, and a fifth of matplotlib's length."""
+"""Figures as SVG within the page: in the page's colours, with names of their own, a fifth of matplotlib's length."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ def trial_table(record: SweepRecord) -> pd.DataFrame:
     """One row per trial: how it ended. Times are left out, as they are never the same twice."""
     rows = [
         (
-            "" if t.alpha is None else t.alpha, t.seed, t.control, t.alpha in record.alphas or t.alpha is None, t.status,
-            t.steps, t.stable, t.remaining, t.loss, t.score, sum(t.resets.values()), spreadsheet_name(t.reason),
+            "" if t.alpha is None else t.alpha, t.seed, t.control, t.alpha not in record.probed, t.status, t.steps,
+            t.stable, t.remaining, t.loss, t.score, sum(t.resets.values()), spreadsheet_name(t.reason),
         )
         for t in record.trials
     ]  # fmt: skip

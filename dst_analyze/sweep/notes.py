@@ -98,7 +98,8 @@ def _resets(record: SweepRecord) -> Iterator[Note]:
     resets = sum(sum(trial.resets.values()) for trial in record.trials)
     if resets:
         layers = sorted({layer for trial in record.trials for layer in trial.resets})
-        shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
+        more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + more
         yield Note(
             "Resets",
             f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "
