@@ -28,7 +28,6 @@ from dst_analyze.sweep.record import (
     TrialResult,
 )
 
-STEPS = np.arange(15, 601, 15)
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
     "</script><script>alert(2)</script>",
@@ -61,9 +60,10 @@ def made_run(
     stand_in: bool = False,
     reset: str = "",
     skipped: tuple[SkippedLayer, ...] = (),
+    readings: int = 40,
 ) -> SweepRecord:
     """A run in which some layers keep less than others at every alpha; ``reset`` and ``failed`` go wrong."""
-    count = len(layers)
+    count, at = len(layers), np.linspace(0, 600, readings + 1)[1:].round().astype(int)
     sizes = params or [1000 + 10 * at for at in range(count)]
     config = SweepConfig.checked(model="made.py", alphas=alphas, seeds=seeds)
     facts = pd.DataFrame(
@@ -98,23 +98,23 @@ def made_run(
                 resets={reset: 2} if reset and key.alpha == alphas[-1] else {},
             )  # fmt: skip
             dense = pd.DataFrame(columns=READING_COLUMNS)
-            readings = dense if key.alpha is None else _readings(layers, final, reset)
-            course = 1 - (1 - float(final.mean())) * STEPS / 600
-            steps = pd.DataFrame({"step": STEPS, "loss": 2.3 / np.sqrt(STEPS), "remaining": course})
-            steps["score"] = np.where(STEPS % 120 == 0, 0.9 - 40 / STEPS, np.nan)
+            read = dense if key.alpha is None else _readings(layers, final, reset, at)
+            course = 1 - (1 - float(final.mean())) * at / 600
+            steps = pd.DataFrame({"step": at, "loss": 2.3 / np.sqrt(at), "remaining": course})
+            steps["score"] = np.where(at % 120 == 0, 0.9 - 40 / at, np.nan)
             masks = pack_masks({"x": np.eye(2, 3) > 0}) if key.alpha is not None and not bad else None
-            folder.write_trial(TrialOutput(result, readings, steps, masks, 1.5))
+            folder.write_trial(TrialOutput(result, read, steps, masks, 1.5))
     return read_run(path)
 
 
-def _readings(layers: list[str], final: np.ndarray, reset: str) -> pd.DataFrame:
+def _readings(layers: list[str], final: np.ndarray, reset: str, at: np.ndarray) -> pd.DataFrame:
     """Ratios that fall from 1 to their last value within the first half."""
-    fallen = np.minimum(STEPS / 300, 1)[:, None]
+    fallen = np.minimum(at / 300, 1)[:, None]
     ratios = 1 - (1 - final[None, :]) * fallen
     frame = pd.DataFrame(
         {
-            "step": np.repeat(STEPS, len(layers)),
-            "layer": layers * len(STEPS),
+            "step": np.repeat(at, len(layers)),
+            "layer": layers * len(at),
             "remaining": ratios.round(6).ravel(),
             "rows": 10,
             "columns": 10,

@@ -36,6 +36,7 @@ PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
 MOST_LINES = 12  # layers that can be told apart as lines; more are drawn as a heatmap
 _MOST_LABELS = 60  # names beside one heatmap
 _MOST_VALUES = 700  # cells with their number written in them
+_MOST_STEPS = 200  # of a line over layers: beyond it they are narrower than a pixel or two
 _MOST_WIDTHS = 60  # groups as bars; a table has all of them
 _LONGEST_NAME = 34
 _NAMES_ACROSS = 36  # letters below a panel
@@ -115,7 +116,7 @@ def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int
 def _legible(axes: Axes) -> None:
     """Black or white upon each colour: seaborn's own choice falls short of 4.5 to 1 in the middle."""
     (mesh,) = axes.collections
-    known = np.ma.compressed(np.ma.asarray(mesh.get_array()))
+    known: np.ndarray = np.ma.compressed(np.ma.asarray(mesh.get_array()))
     for text, colour in zip(axes.texts, mesh.to_rgba(known), strict=True):
         text.set_color(ink_on(to_hex(tuple(colour))))
 
@@ -128,10 +129,10 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
     figure = Figure(figsize=(9.4, 0.5 + 1.75 * down))
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     order = list(ranking.table.sort_values("position")["layer"])
-    edges = np.arange(len(order) + 1) + 0.5
     for axes, alpha in zip(panels.flat, alphas, strict=False):
         at = ranking.by_alpha[ranking.by_alpha["alpha"] == alpha].set_index("layer").reindex(order)
-        shares, low, high = (100 * at[name].to_numpy(float) for name in ("remaining", "lowest", "highest"))
+        low, shares, high = (100 * at[name].to_numpy(float) for name in ("lowest", "remaining", "highest"))
+        edges, low, shares, high = _steps(low, shares, high)
         axes.stairs(shares, edges, fill=True, color=PALETTE[0], alpha=0.35)
         axes.stairs(shares, edges, color=PALETTE[0], baseline=None)
         if (high > low).any():
@@ -222,14 +223,27 @@ def plot_thresholds(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
     last = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
     columns = ["threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max"]
     spread = last.groupby("layer")[columns].median().reindex(list(record.layers["layer"]))
-    edges = np.arange(len(spread) + 1) + 0.5
-    low, quarter, median, three, high = (spread[name].to_numpy(float) for name in columns)
+    edges, low, quarter, median, three, high = _steps(*(spread[name].to_numpy(float) for name in columns))
     axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[0], alpha=0.25)
     axes.stairs(three, edges, baseline=quarter, fill=True, color=PALETTE[0], alpha=0.5)
     axes.stairs(median, edges, baseline=None, color=PALETTE[1])
     axes.set(ylabel="thresholds")
     _layer_axis(axes, list(spread.index))
     return axes
+
+
+def _steps(*rising: np.ndarray) -> list[np.ndarray]:
+    """Edges and heights of a line in steps, a step for each layer; of very many layers, for neighbours together.
+
+    Given are the lowest values, those between, and the highest; of neighbours the outermost and the medians count.
+    """
+    count = len(rising[0])
+    cuts = np.unique(np.linspace(0, count, min(count, _MOST_STEPS) + 1).round().astype(int))
+    takes = [np.min, *[np.median] * (len(rising) - 2), np.max]
+    parts = [
+        np.array([take(values[a:b]) for a, b in pairwise(cuts)]) for take, values in zip(takes, rising, strict=True)
+    ]
+    return [cuts + 0.5, *parts]
 
 
 def _layer_axis(axes: Axes, order: Sequence[str]) -> None:

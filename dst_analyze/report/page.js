@@ -65,12 +65,14 @@ function startTable(table, data) {
     button.addEventListener("click", () => sort(head));
   });
 
+  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.cells[row.cells.length - 2].textContent}`.toLowerCase());
+  const labels = rows.map((row) => find(".tag", row).textContent);
   const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count");
   function filter() {
     const wanted = words.value.toLowerCase();
     let shown = 0;
     rows.forEach((row, at) => {
-      const fits = data.words[at].includes(wanted) && (!label.value || data.labels[at] === label.value);
+      const fits = texts[at].includes(wanted) && (!label.value || labels[at] === label.value);
       row.hidden = !fits;
       shown += fits;
     });
@@ -87,8 +89,7 @@ function startTable(table, data) {
 
 // --- one layer, in the table and in the picture -------------------------------------------------------------------
 
-function startPicking(data, showAll) {
-  const places = new Map(data.keys.map((key, at) => [key, at]));
+function startPicking(showAll) {
   const rows = new Map(all(".ranking tbody tr").map((row) => [row.id.slice("layer=".length), row]));
   const keyOf = (link) => link.getAttribute("href").slice("#layer=".length);
   const bar = find("#picked");
@@ -115,7 +116,7 @@ function startPicking(data, showAll) {
       intoView(link);
     });
     intoView(row);
-    const said = ["name", "label", "because"].map((part) => find(`[data-part="${part}"]`, row).textContent.trim());
+    const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
     find("#to-row").href = `#layer=${key}`;
     const node = all(".canvas a.picked").find((link) => link.getClientRects().length);
@@ -160,7 +161,7 @@ function startPicking(data, showAll) {
   addEventListener("hashchange", () => pick(keyInAddress()));
   addEventListener("popstate", () => pick(keyInAddress()));
   const first = keyInAddress();
-  if (places.has(first)) pick(first);
+  if (rows.has(first)) pick(first);
 }
 
 // --- the picture: zoom, and one stop of the Tab key ---------------------------------------------------------------
@@ -229,6 +230,6 @@ document.addEventListener("DOMContentLoaded", () => {
   all(".canvas").forEach(startCanvas);
   all("[data-copy]").forEach(startCopy);
   const table = find(".ranking"), slider = find("#alpha");
-  if (table) startPicking(data, startTable(table, data));
+  if (table) startPicking(startTable(table, data));
   if (slider) startCourse(slider, data);
 });

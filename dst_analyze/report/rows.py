@@ -70,10 +70,7 @@ def rows_of(record: SweepRecord, ranking: Ranking) -> tuple[list[Row], dict[str,
     for at, alpha in enumerate(record.alphas):
         columns[f"at{at}"] = [_number(ratios[row["layer"]][alpha]) for row in table]
     data = {
-        "alphas": [alpha_label(alpha) for alpha in record.alphas],
-        "keys": [row.key for row in rows],
-        "words": [f"{row.name} {row.kind}".lower() for row in rows],
-        "labels": [row.label for row in rows],
+        "alphas": [alpha_label(alpha) for alpha in record.alphas if record.at(alpha)],
         "columns": columns,
     }
     return rows, data
