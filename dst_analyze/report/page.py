@@ -35,7 +35,7 @@ from dst_analyze.sweep.files import write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
 from dst_analyze.sweep.reading import read_csv, read_json, read_run
 from dst_analyze.sweep.record import Json, ModelGraph, SweepRecord, alpha_label
-from dst_analyze.text import from_spreadsheet
+from dst_analyze.text import from_spreadsheet, visible
 
 J = TypeVar("J", bound=Json)
 
@@ -122,6 +122,7 @@ def rendered(template: str, **context: Any) -> str:
         loader=PackageLoader("dst_analyze.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_inert,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -134,6 +135,11 @@ def rendered(template: str, **context: Any) -> str:
         policy=_policy(script),
         **context,  # both are our own files
     )
+
+
+def _inert(value: Any) -> Any:
+    """Whatever is written: what turns, hides or ends text is spelt out."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _policy(script: str) -> str:
