@@ -7,16 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from torch import fx
 
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
+from dst_analyze.report import notebook
 from dst_analyze.report.page import write_report
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
-from dst_analyze.slimming.suggestion import verified, write_suggestion
+from dst_analyze.slimming.suggestion import read_plan, verified, write_suggestion
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.events import Emit, nobody
 from dst_analyze.sweep.grid import EngineName, run_here, what_to_do
@@ -65,6 +67,24 @@ class Analysis:
 
     def report(self) -> Path:
         return write_report(self.record.folder)
+
+    # --- the report's figures, each upon the axes given, else upon new ones ---
+
+    def plot_pattern(self, axes: Axes | None = None) -> Axes:
+        """Layers x alphas: what remains, in percent."""
+        return notebook.pattern(self.record, self.ranking, axes)
+
+    def plot_training(self, alpha: float | None = None, axes: Axes | None = None) -> Axes:
+        """What remains of each layer over training, at the strongest alpha unless another is given."""
+        return notebook.training(self.record, alpha, axes)
+
+    def plot_graph(self, axes: Axes | None = None, *, fold: bool = True) -> Axes:
+        """The architecture, its layers in the colours of their redundancy; blocks built alike are folded into one."""
+        return notebook.graph(self.record, self.ranking, axes, fold=fold)
+
+    def plot_widths(self, plan: SlimPlan | None = None, axes: Axes | None = None) -> Axes:
+        """Widths before and after, of the plan given, else of the one in the run folder."""
+        return notebook.widths(plan or read_plan(self.record.folder), axes)
 
     def __repr__(self) -> str:
         return f"Analysis({self.record.manifest.model.name!r}, {self.ranking.verdict!r}, {str(self.record.folder)!r})"

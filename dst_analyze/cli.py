@@ -332,19 +332,29 @@ def inspect(
 
 @commands.command()
 @run_argument
+@folder("--figures", "Write each figure into this folder, too.")
+@choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")
 @open_option
 @debug_option
-def report(run_folder: Path, open_page: bool, debug: bool) -> None:
+def report(
+    run_folder: Path,
+    figures: Path | None,
+    format: str,  # noqa: A002 - the option's name
+    open_page: bool,
+    debug: bool,
+) -> None:
     """Write the report of a run folder again, from that folder alone.
 
     \b
     dst-analyze report reports/mymodel-1a2b3c4d --open
+    dst-analyze report reports/mymodel-1a2b3c4d --figures figures --format pdf
     """
-    from dst_analyze.report.page import write_report
+    from dst_analyze.report.page import write_figures, write_report
     from dst_analyze.terminal import visible
 
     page = write_report(run_folder)
-    click.echo(visible(str(page)))
+    for path in (page, *(write_figures(run_folder, figures, format) if figures else ())):
+        click.echo(visible(str(path)))
     if open_page:
         _open(page)
 
@@ -379,16 +389,23 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
 
 @commands.command()
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write them side by side on a page, too.")
 @debug_option
-def compare(runs: tuple[Path, ...], debug: bool) -> None:
+def compare(runs: tuple[Path, ...], html: Path | None, debug: bool) -> None:
     """Show how far several runs agree, layer by layer; each is a run folder or a CSV file as for `rank`.
 
     \b
     dst-analyze compare reports/one reports/two ratios.csv
+    dst-analyze compare reports/before reports/after --html both.html
     """
     from dst_analyze.ranking.compare import compare_rankings
     from dst_analyze.ranking.source import ranking_of
     from dst_analyze.terminal import console
 
-    compared = compare_rankings({str(run): ranking_of(run) for run in runs})
+    if html is not None:
+        from dst_analyze.report.comparing import write_comparison
+
+        compared = write_comparison(html, runs)
+    else:
+        compared = compare_rankings({str(run): ranking_of(run) for run in runs})
     click.echo(compared.text(console().width))

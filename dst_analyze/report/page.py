@@ -2,92 +2,274 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from dst_analyze.ranking.formats import place, places, signed
+from dst_analyze.ranking.formats import signed
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
-from dst_analyze.ranking.table import by_reason, export_table, remaining_table
-from dst_analyze.report.figures import pattern_svg
+from dst_analyze.ranking.table import by_reason, export_table
+from dst_analyze.ranking.verdict import LABELS
+from dst_analyze.report import drawn, figures
+from dst_analyze.report.colours import ink_on, shade
+from dst_analyze.report.commands import commands
+from dst_analyze.report.drawn import Sheet
+from dst_analyze.report.picture import Picture, picture_of
+from dst_analyze.report.rows import keys_of, rows_of, shown_name
+from dst_analyze.report.structure import structure_of
+from dst_analyze.report.summary import summary_of
+from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.files import write_csv, write_text
-from dst_analyze.sweep.layout import CHANGES, PLAN, REPORT, TABLE, VERIFICATION
-from dst_analyze.sweep.notes import notes_of
+from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
 from dst_analyze.sweep.reading import read_csv, read_json, read_run
-from dst_analyze.sweep.record import Json, SweepRecord, alpha_label
+from dst_analyze.sweep.record import Json, ModelGraph, SweepRecord, alpha_label
+from dst_analyze.text import from_spreadsheet, visible
 
 J = TypeVar("J", bound=Json)
 
+SECTIONS = (
+    ("verdict", "Verdict"),
+    ("pattern", "The pattern"),
+    ("architecture", "The architecture"),
+    ("ranking", "The ranking"),
+    ("course", "How it got there"),
+    ("slim", "The slim architecture"),
+    ("facts", "Facts"),
+)
+_MOST_UNFOLDED = 300  # parts of a picture that is not folded: beyond it nobody finds anything
+
 
 def write_report(run_folder: Path | str) -> Path:
-    """Write report.html and table.csv into a run folder, from that folder alone; returns the page's path."""
+    """Write report.html and the tables beside it into a run folder, from that folder alone; returns the page's path."""
     record = read_run(run_folder)
     ranking = rank_run(record)
     write_csv(record.folder / TABLE, export_table(record, ranking))
+    write_csv(record.folder / TRIAL_TABLE, trial_table(record))
+    plan = read_optional(record.folder / PLAN, SlimPlan)
+    if plan is not None:
+        write_csv(record.folder / WIDTHS, width_table(plan))
     page = record.folder / REPORT
     write_text(page, render(record, ranking))
     return page
 
 
+def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]:
+    """Write the report's figures into a folder of their own, each as a file for a paper."""
+    record = read_run(run_folder)
+    ranking = rank_run(record)
+    plan = read_optional(record.folder / PLAN, SlimPlan)
+    return drawn.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
+
+
 def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     """The page as text; the same record gives the same bytes."""
     ranking = ranking or rank_run(record)
+    plan = read_optional(record.folder / PLAN, SlimPlan)
+    proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
+    picture = read_picture(record, ranking)
+    rows, data = rows_of(record, ranking)
+    sheet = Sheet()
+    names = list(record.layers["layer"])
+    shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
+    return rendered(
+        "template.html",
+        title=shown_name(record.manifest.model.name),
+        kind="report",
+        data=data,
+        styles=sheet.styles,
+        sections=SECTIONS,
+        record=record,
+        config=record.config,
+        manifest=record.manifest,
+        summary=summary_of(record, ranking, plan, proof),
+        ranking=ranking,
+        rows=rows,
+        keys=keys_of(names),
+        labels=LABELS,
+        figures=_figures(record, ranking, plan, sheet),
+        dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
+        picture=picture,
+        unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
+        undrawn=[name for name in names if name not in shown] if picture else [],
+        legend=_legend(picture.limit) if picture else [],
+        skipped=by_reason(record.manifest.model.skipped),
+        courses=_courses(record, sheet),
+        plan=plan,
+        widths_shown=figures.widths_shown(plan) if plan else 0,
+        changes=_changes(record.folder / CHANGES),
+        frozen=_by_reason(plan) if plan else [],
+        verification=proof,
+        proof=list(proof.table.itertuples(index=False)) if proof else [],
+        commands=commands(record, plan, proof),
+    )
+
+
+def rendered(template: str, **context: Any) -> str:
+    """A page of one of the templates, with the style, the script and the policy that all of them have."""
     environment = Environment(
         loader=PackageLoader("dst_analyze.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_inert,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, part=part, score=score, count=count, alpha=alpha_label)
-    environment.filters.update(place=place, places=lambda row: places(row.rank_low, row.rank_high), signed=signed)
-    table = remaining_table(record, ranking)
-    return environment.get_template("template.html").render(
-        record=record,
-        config=record.config,
-        manifest=record.manifest,
-        notes=notes_of(record),
-        figure=Markup(pattern_svg(table)),  # matplotlib escapes the names it draws
-        layers=list(zip(record.layers.to_dict("records"), table.to_numpy().tolist(), strict=True)),
-        ranking=ranking,
-        ranked=list(ranking.table.itertuples(index=False)),
-        plan=_read(record.folder / PLAN, SlimPlan),
-        changes=_changes(record.folder / CHANGES),
-        verification=_read(record.folder / VERIFICATION, Verification),
-        skipped=by_reason(record.manifest.model.skipped),
+    environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
+    environment.filters.update(alpha=alpha_label, shown=shown_name)
+    style, script = (files("dst_analyze.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    return environment.get_template(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(script),
+        **context,  # both are our own files
     )
 
 
-def _read(path: Path, kind: type[J]) -> J | None:
+def _inert(value: Any) -> Any:
+    """Whatever is written: what turns, hides or ends text is spelt out."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _policy(script: str) -> str:
+    """No access to anything, no script but ours; data: is where a figure keeps a picture of very many cells."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+# --- what stands in the sections -----------------------------------------------------------------------------------
+
+
+def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: Sheet) -> Mapping[str, Markup]:
+    below = "the table of the ranking has the same values"
+    pattern = f"Remaining percentage of each layer at each alpha; {below}"
+    ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
+    made = {
+        "pattern": sheet.put("pattern", pattern, drawn.pattern, record, ranking),
+        "ratios": sheet.put("ratios", ratios, figures.ratios_figure, record, ranking),
+    }
+    if plan is not None:
+        label = "Width of each group before and after; the table below has the same values"
+        made["widths"] = sheet.put("widths", label, drawn.widths, plan)
+    return made
+
+
+@dataclass(frozen=True)
+class Course:
+    """How the trials of one alpha went."""
+
+    alpha: str
+    resets: list[tuple[str, int]]
+    training: Markup
+    curves: Markup
+    thresholds: Markup
+
+
+def _courses(record: SweepRecord, sheet: Sheet) -> list[Course]:
+    return [_course(record, alpha, at, sheet) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+
+
+def _course(record: SweepRecord, alpha: float, number: int, sheet: Sheet) -> Course:
+    resets: Counter[str] = Counter()
+    for trial in record.at(alpha):
+        resets.update(trial.resets)
+
+    def put(what: str, draw: Callable[..., Figure]) -> Markup:
+        return sheet.put(f"{draw.__name__}{number}", f"{what} at alpha {alpha_label(alpha)}", draw, record, alpha)
+
+    return Course(
+        alpha=alpha_label(alpha),
+        resets=sorted(resets.items(), key=lambda pair: (-pair[1], pair[0])),
+        training=put("Remaining percentage of each layer over training", drawn.training),
+        curves=put("Loss and score over training", drawn.curves),
+        thresholds=put("Thresholds of each layer", drawn.thresholds),
+    )
+
+
+def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
+    """The model's graph, laid out; None where the run folder has none."""
+    graph = read_optional(record.folder / GRAPH, ModelGraph)
+    if graph is None:
+        return None
+    return picture_of(structure_of(graph, record.manifest.model.skipped, fold=fold), ranking)
+
+
+def _unfolded(record: SweepRecord, ranking: Ranking) -> Picture | None:
+    picture = read_picture(record, ranking, fold=False)
+    return picture if picture is not None and len(picture.boxes) <= _MOST_UNFOLDED else None
+
+
+def _legend(limit: float) -> list[tuple[str, str, str]]:
+    colours = [shade(step / 4, given=True) for step in range(5)]
+    return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
+
+
+def _changes(path: Path) -> list[str]:
+    """The lines of somebody's source that a plan changes, as code with what was there before."""
+    if not path.exists():
+        return []
+    table = read_csv(path, ("layer", "before", "after"), numbers=())
+    lines = [(shown_name(from_spreadsheet(row.layer)), row.after, row.before) for row in table.itertuples(index=False)]
+    wide = max((len(name) for name, _, _ in lines), default=0)
+    return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+
+
+def _by_reason(plan: SlimPlan) -> list[tuple[str, list[Any]]]:
+    reasons: dict[str, list[Any]] = {}
+    for frozen in plan.frozen:
+        reasons.setdefault(frozen.reason, []).append(frozen)
+    return list(reasons.items())
+
+
+def read_optional(path: Path, kind: type[J]) -> J | None:
+    """What a file of the run folder holds; None for one that not every run has."""
     return read_json(path, kind) if path.exists() else None
 
 
-def _changes(path: Path) -> list[dict[str, str]]:
-    """The lines of somebody's source that a plan changes."""
-    columns = ("layer", "before", "after")
-    return read_csv(path, columns, numbers=()).to_dict("records") if path.exists() else []
+# --- how values are written ----------------------------------------------------------------------------------------
 
 
 def percent(ratio: float | None) -> str:
     return "–" if ratio is None or math.isnan(ratio) else f"{100 * ratio:.1f}"
 
 
-def part(ratio: float) -> str:
+def part(ratio: float | None) -> str:
     """The length of a bar, 0 to 1."""
-    return "0" if math.isnan(ratio) else f"{ratio:.3f}"
+    return "0" if ratio is None or math.isnan(ratio) else f"{ratio:.3f}"
 
 
 def score(value: float | None, kind: str) -> str:
-    if value is None:
+    if value is None or math.isnan(value):
         return "–"
     return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"
+
+
+def interval(row: Any, kind: str) -> str:
+    """Of a mean score; nothing where a single training cannot have one."""
+    if not (math.isfinite(row.low) and math.isfinite(row.high)):
+        return "–"
+    return f"{score(row.low, kind)} to {score(row.high, kind)}"
 
 
 def count(number: float | None) -> str:
     """Thousands set apart; a dash for what could not be counted."""
     return "–" if number is None or math.isnan(number) else f"{int(number):,}"
+
+
+def px(value: float) -> str:
+    """A place in a picture: half a pixel is nothing anybody sees."""
+    return f"{value:.0f}"

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -16,6 +16,7 @@ import pandas as pd
 
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.strangers import MASKS_MOST, MB, read_text, sha256_of
+from dst_analyze.text import from_spreadsheet, spreadsheet_name
 
 SUMS = "SHA256SUMS"
 """The checksums of the files beside it, as `sha256sum -c` reads them."""
@@ -32,6 +33,20 @@ def write_text(path: Path, text: str) -> None:
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
     write_bytes(path, csv_bytes(frame))
+
+
+def spreadsheet_safe(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The frame with columns of names that no spreadsheet takes for formulas; `as_named` gives them back."""
+    return _renamed(frame, names, spreadsheet_name)
+
+
+def as_named(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    return _renamed(frame, names, from_spreadsheet)
+
+
+def _renamed(frame: pd.DataFrame, names: Sequence[str], change: Callable[[str], str]) -> pd.DataFrame:
+    new = {name: frame[name].map({old: change(old) for old in frame[name].unique()}) for name in names}
+    return frame.assign(**new)
 
 
 def csv_bytes(frame: pd.DataFrame) -> bytes:

@@ -21,6 +21,7 @@ from dst_analyze.sweep.files import (
     csv_bytes,
     is_leftover,
     leftover,
+    spreadsheet_safe,
     sums_of,
     sync_folder,
     write_bytes,
@@ -30,11 +31,13 @@ from dst_analyze.sweep.files import (
 from dst_analyze.sweep.layout import (
     CONFIG,
     DERIVED,
+    GRAPH,
     HEAD,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
     MASKS,
+    NAME_COLUMNS,
     OPTIONS,
     READINGS,
     RESULT,
@@ -56,6 +59,7 @@ from dst_analyze.sweep.record import (
     STEP_COLUMNS,
     Json,
     Manifest,
+    ModelGraph,
     SweepConfig,
     Timing,
     TrialKey,
@@ -77,14 +81,17 @@ class Head:
     config: SweepConfig
     manifest: Manifest
     layers: pd.DataFrame
+    graph: ModelGraph | None = None
 
     def files(self) -> dict[str, bytes]:
         """The manifest first: it is what makes a folder ours."""
         files = {
             MANIFEST: _json_bytes(self.manifest),
             CONFIG: _json_bytes(self.config),
-            LAYERS: csv_bytes(self.layers[list(LAYER_COLUMNS)]),
+            LAYERS: csv_bytes(spreadsheet_safe(self.layers[list(LAYER_COLUMNS)], NAME_COLUMNS)),
         }
+        if self.graph is not None:
+            files[GRAPH] = f"{self.graph.model_dump_json(exclude_defaults=True)}\n".encode()
         return {MANIFEST: files[MANIFEST], SUMS: sums_of(files), **files}
 
 
@@ -104,7 +111,7 @@ class RunFolder:
     def write_trial(self, output: TrialOutput) -> None:
         files = {
             RESULT: _json_bytes(output.result),
-            READINGS: csv_bytes(output.readings[list(READING_COLUMNS)]),
+            READINGS: csv_bytes(spreadsheet_safe(output.readings[list(READING_COLUMNS)], ("layer",))),
             STEPS: csv_bytes(output.steps[list(STEP_COLUMNS)]),
         }
         if output.masks is not None:
@@ -207,7 +214,7 @@ def _start(path: Path, head: Head) -> None:
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            for name in (*DERIVED, OPTIONS, SCALARS, VERIFIED, TRIALS, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, OPTIONS, SCALARS, VERIFIED, TRIALS, GRAPH, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():
@@ -239,7 +246,7 @@ def _continue(path: Path, head: Head, emit: Emit) -> Head:
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
     same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
     _refuse_difference(path, manifest, same_threads, "model, data or versions")
-    return Head(config, manifest, head.layers)
+    return Head(config, manifest, head.layers, head.graph)
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:

@@ -23,6 +23,7 @@ from dst_analyze.sweep.events import (
 )
 from dst_analyze.sweep.folder import Existing, Head, open_run
 from dst_analyze.sweep.local import LocalWorkers
+from dst_analyze.sweep.outline import graph_of
 from dst_analyze.sweep.plan import Plan, plan_sweep
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, TrialOutput
@@ -91,7 +92,8 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
     """Run the trials of a plan that its folder does not hold yet; without an engine, in this process."""
     engine = engine or Inline()
     config = plan.task.config
-    head = Head(config, plan.manifest, plan.task.traced.frame().rename(columns={"name": "layer"}))
+    traced = plan.task.traced
+    head = Head(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), graph_of(traced))
     with open_run(plan.out, head, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads)
         seen = folder.look()

@@ -11,21 +11,23 @@ from dst_analyze.sweep.record import SweepConfig, TrialKey
 from dst_analyze.sweep.strangers import JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
+GRAPH = "graph.json"  # not of every model: there are some whose graph nobody can draw
 HEAD = (MANIFEST, CONFIG, LAYERS)
-TABLE, REPORT = "table.csv", "report.html"
+TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS, GROUPS = "changes.csv", "torch_pruning.json", "groups.csv"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
+DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
 """Made from the trials, or from what was made from them."""
 OPTIONS, SCALARS = "run.toml", "tensorboard"
 """As the command line was given them; what `--tensorboard` has drawn."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
 
-_OURS = {CONFIG, MANIFEST, LAYERS, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, LOCK, OWNER}
+_OURS = {CONFIG, MANIFEST, LAYERS, GRAPH, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, LOCK, OWNER}
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
+NAME_COLUMNS = ("layer", "parameter")
 LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dst_analyze.sweep.record import UNPRUNED, SweepRecord, alpha_label
+from dst_analyze.text import elide
 
 _MISSED = 1 / 5  # of a ratio asked for, by which another one is said not to be it
 _LEARNED = 0.97  # of its first loss, below which a model has learned something
@@ -97,7 +98,8 @@ def _resets(record: SweepRecord) -> Iterator[Note]:
     resets = sum(sum(trial.resets.values()) for trial in record.trials)
     if resets:
         layers = sorted({layer for trial in record.trials for layer in trial.resets})
-        shown = ", ".join(layers[:4]) + (f" and {len(layers) - 4} more" if len(layers) > 4 else "")
+        more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + more
         yield Note(
             "Resets",
             f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.course import Course, course_of
-from dst_analyze.sweep.files import broken
+from dst_analyze.sweep.files import as_named, broken
 from dst_analyze.sweep.layout import (
     CONFIG,
     HEAD,
@@ -22,6 +22,7 @@ from dst_analyze.sweep.layout import (
     LAYERS,
     MANIFEST,
     MASKS,
+    NAME_COLUMNS,
     READINGS,
     RESULT,
     STEPS,
@@ -111,7 +112,7 @@ def read_run(path: Path | str) -> SweepRecord:
     why = broken(path, HEAD)
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
-    layers = read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung"))
+    layers = as_named(read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung")), NAME_COLUMNS)
     seen = survey(path, config, manifest.first_alphas)
     if seen.damaged:
         key = next(iter(seen.damaged))
@@ -127,7 +128,7 @@ def read_run(path: Path | str) -> SweepRecord:
     alphas, targets = seen.course.alphas, seen.course.targets
     trials = [seen.results[key] for key in seen.course.keys]
     frames = [
-        _of_trial(read_csv(trial_folder(path, t.key) / READINGS, READING_COLUMNS, numbers=_NUMBERS), t.key)
+        _of_trial(as_named(_readings(trial_folder(path, t.key)), ("layer",)), t.key)
         for t in trials
         if t.alpha in alphas and t.status == "done"
     ]
@@ -167,6 +168,10 @@ def _seconds(path: Path) -> float:
         return Timing.model_validate_json(read_bytes(path, MB)).seconds
     except (OSError, ValidationError):
         return 0.0
+
+
+def _readings(folder: Path) -> pd.DataFrame:
+    return read_csv(folder / READINGS, READING_COLUMNS, numbers=_NUMBERS)
 
 
 def _no_readings() -> pd.DataFrame:

@@ -235,6 +235,26 @@ class ModelSummary(Json):
     notes: tuple[str, ...] = ()
 
 
+class GraphNode(Json):
+    """One operation of the traced model: a layer's module, a function, an input or the output.
+
+    ``inputs`` are the places of the nodes it reads tensors from; constants and sizes are no nodes.
+    """
+
+    op: str  # class of the module or name of the function
+    scope: str = ""  # path of the module it is, or in whose forward it is called
+    layers: tuple[str, ...] = ()  # those whose weights it uses
+    place: str = ""  # file and line, of layers
+    inputs: tuple[int, ...] = ()
+
+
+class ModelGraph(Json):
+    """What the model looks like, in the order of its operations: all that a picture of it needs."""
+
+    schema_version: Literal[1]
+    nodes: tuple[GraphNode, ...]
+
+
 class DataSummary(Json):
     """Which data the sweep saw. ``stand_in``: not the user's, so the pattern is only as good as the likeness."""
 

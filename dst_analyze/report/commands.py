@@ -1,0 +1,49 @@
+"""The commands that would make a run again, written from its configuration."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from dst_analyze.slimming.values import SlimPlan, Verification
+from dst_analyze.sweep.record import SweepConfig, SweepRecord
+
+_NOT_OPTIONS = {"model", "model_args", "model_sha256", "data"}
+
+
+def commands(record: SweepRecord, plan: SlimPlan | None, proof: Verification | None) -> list[str]:
+    """What to type; nothing for a run of an object in memory, which only its own program can make again."""
+    config, run = record.config, Path(record.folder).name
+    if ":" not in config.model and not config.model.endswith(".py"):
+        return []
+    lines = [shlex.join(["dst-analyze", config.model, *_options(record)])]
+    if plan is not None:
+        asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
+        lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule]))
+    if proof is not None:
+        lines.append(shlex.join(["dst-analyze", "verify", run, "--seeds", str(len(proof.seeds))]))
+    return [*lines, shlex.join(["dst-analyze", "report", run])]
+
+
+def _options(record: SweepRecord) -> Iterator[str]:
+    config = record.config
+    for name, value in config.model_args.items():
+        yield from ("--model-arg", f"{name}={value}")
+    if record.manifest.data.name:
+        yield from ("--data", record.manifest.data.name)
+    for name, field in SweepConfig.model_fields.items():
+        value = getattr(config, name)
+        if name in _NOT_OPTIONS or value == field.default:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            yield option
+        elif name == "seeds":
+            yield from (option, str(len(value)))
+        elif name in ("include", "exclude"):
+            yield from (part for pattern in value for part in (option, pattern))
+        elif isinstance(value, tuple):
+            yield from (option, ",".join(map(str, value)))
+        else:
+            yield from (option, str(value))

@@ -1,0 +1,235 @@
+"use strict";
+// The page works without this; with it the table sorts and filters, and layers can be followed from place to place.
+// Whatever is shown is set as textContent: names come from strangers.
+
+const root = document.documentElement;
+const find = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
+
+// --- light and dark ---------------------------------------------------------------------------------------------
+
+function remembered(value) {
+  try {
+    if (value !== undefined) localStorage.setItem("dst-analyze-theme", value);
+    return localStorage.getItem("dst-analyze-theme");
+  } catch {
+    return null; // a browser that keeps nothing for files
+  }
+}
+
+function isDark() {
+  return root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function startTheme(button) {
+  const name = () => (button.textContent = isDark() ? "Light page" : "Dark page");
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    remembered(root.dataset.theme);
+    name();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", name);
+  name();
+}
+
+if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
+
+// --- the ranking: sort and filter ---------------------------------------------------------------------------------
+
+function startTable(table, data) {
+  const body = find("tbody", table);
+  const rows = Array.from(body.rows);
+  const heads = all("th[data-column]", table);
+  let sorted = null;
+
+  function sort(head) {
+    const column = data.columns[head.dataset.column];
+    const again = sorted === head && head.getAttribute("aria-sort");
+    const up = again ? again === "descending" : head.dataset.first !== "down";
+    const order = rows.map((_, at) => at).sort((a, b) => {
+      const one = column[a], other = column[b];
+      if (one === null || other === null) return (one === null) - (other === null) || a - b; // gaps stay below
+      return (up ? one - other : other - one) || a - b;
+    });
+    body.append(...order.map((at) => rows[at]));
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    sorted = head;
+  }
+
+  heads.forEach((head) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => sort(head));
+  });
+
+  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.cells[row.cells.length - 2].textContent}`.toLowerCase());
+  const labels = rows.map((row) => find(".tag", row).textContent);
+  const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count");
+  function filter() {
+    const wanted = words.value.toLowerCase();
+    let shown = 0;
+    rows.forEach((row, at) => {
+      const fits = texts[at].includes(wanted) && (!label.value || labels[at] === label.value);
+      row.hidden = !fits;
+      shown += fits;
+    });
+    count.textContent = `${shown} of ${rows.length} layers`;
+  }
+  words.addEventListener("input", filter);
+  label.addEventListener("change", filter);
+  filter();
+  return () => {
+    words.value = label.value = "";
+    filter();
+  };
+}
+
+// --- one layer, in the table and in the picture -------------------------------------------------------------------
+
+function startPicking(showAll) {
+  const rows = new Map(all(".ranking tbody tr").map((row) => [row.id.slice("layer=".length), row]));
+  const keyOf = (link) => link.getAttribute("href").slice("#layer=".length);
+  const bar = find("#picked");
+
+  function keyInAddress() {
+    let hash = location.hash;
+    try {
+      hash = decodeURIComponent(hash);
+    } catch {
+      return null; // a broken escape names no layer
+    }
+    return hash.startsWith("#layer=") ? hash.slice("#layer=".length) : null;
+  }
+
+  function pick(key) {
+    all(".picked").forEach((element) => element.classList.remove("picked"));
+    const row = rows.get(key);
+    bar.hidden = !row;
+    if (!row) return;
+    if (row.hidden) showAll();
+    row.classList.add("picked");
+    all(".canvas a").filter((link) => keyOf(link) === key).forEach((link) => {
+      link.classList.add("picked");
+      intoView(link);
+    });
+    intoView(row);
+    const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
+    find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
+    find("#to-row").href = `#layer=${key}`;
+    const node = all(".canvas a.picked").find((link) => link.getClientRects().length);
+    find("#to-node").hidden = !node;
+  }
+
+  // Within its own frame only: the reader stays where they are.
+  function intoView(element) {
+    const frame = element.closest(".canvas, .tall");
+    if (!frame) return;
+    const inner = element.getBoundingClientRect(), outer = frame.getBoundingClientRect();
+    if (inner.top < outer.top + 40 || inner.bottom > outer.bottom)
+      frame.scrollTop += inner.top - outer.top - outer.height / 2;
+    if (element.tagName !== "TR" && (inner.left < outer.left || inner.right > outer.right))
+      frame.scrollLeft += inner.left - outer.left - outer.width / 2;
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#layer="]:not(#to-row)');
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    history.pushState(null, "", link.getAttribute("href"));
+    pick(keyOf(link));
+  });
+  find("#to-row").addEventListener("click", (event) => {
+    event.preventDefault();
+    const link = find("a", find(".ranking tr.picked"));
+    link.scrollIntoView({ block: "center" });
+    link.focus({ preventScroll: true });
+  });
+  find("#to-node").addEventListener("click", (event) => {
+    event.preventDefault();
+    const link = all(".canvas a.picked").find((one) => one.getClientRects().length);
+    link.closest(".canvas").scrollIntoView({ block: "nearest" });
+    link.focus({ preventScroll: true });
+    intoView(link);
+  });
+  find("#unpick").addEventListener("click", () => {
+    history.pushState(null, "", "#ranking");
+    pick(null);
+  });
+  addEventListener("hashchange", () => pick(keyInAddress()));
+  addEventListener("popstate", () => pick(keyInAddress()));
+  const first = keyInAddress();
+  if (rows.has(first)) pick(first);
+}
+
+// --- the picture: zoom, and one stop of the Tab key ---------------------------------------------------------------
+
+function startCanvas(canvas) {
+  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width;
+  const links = all("a", canvas);
+  let zoom = 1;
+  function show(factor) {
+    zoom = Math.min(Math.max(factor, 0.25), 4);
+    svg.style.width = `${width * zoom}px`;
+  }
+  const controls = canvas.previousElementSibling;
+  const steps = { in: () => zoom * 1.25, out: () => zoom / 1.25, whole: () => 1, fit: fitting };
+  function fitting() {
+    return Math.min(1, (canvas.clientWidth - 20) / width);
+  }
+  all("button", controls).forEach((button) => {
+    button.addEventListener("click", () => show(steps[button.dataset.zoom]()));
+  });
+  // Hundreds of layers would be hundreds of stops: Tab enters at one, arrows go on.
+  links.forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
+  canvas.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    const at = links.indexOf(document.activeElement);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    const next = links[Math.min(Math.max(at + step, 0), links.length - 1)];
+    links[at].setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+  });
+}
+
+// --- training: one alpha at a time --------------------------------------------------------------------------------
+
+function startCourse(slider, data) {
+  const courses = all(".course"), output = find("#alpha-shown");
+  function show() {
+    const at = Number(slider.value);
+    courses.forEach((course, number) => (course.hidden = number !== at));
+    output.textContent = `alpha ${data.alphas[at]}`;
+    slider.setAttribute("aria-valuetext", output.textContent);
+  }
+  slider.addEventListener("input", show);
+  show();
+}
+
+function startCopy(button) {
+  const code = document.getElementById(button.dataset.copy);
+  button.addEventListener("click", async () => {
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Selected: copy with Ctrl+C"; // where the browser keeps the clipboard to itself
+    }
+  });
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  const data = JSON.parse(find("#data").textContent);
+  all(".scripted").forEach((element) => (element.hidden = false));
+  startTheme(find("#theme"));
+  all(".canvas").forEach(startCanvas);
+  all("[data-copy]").forEach(startCopy);
+  const table = find(".ranking"), slider = find("#alpha");
+  if (table) startPicking(startTable(table, data));
+  if (slider) startCourse(slider, data);
+});

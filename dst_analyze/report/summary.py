@@ -1,0 +1,137 @@
+"""The verdict in plain sentences, and what a reader must be warned of before believing it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.verdict import NEEDED, NO_MORE, NONE, REDUNDANT, UNCLEAR
+from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan, Verification
+from dst_analyze.sweep.notes import Note, notes_of
+from dst_analyze.sweep.record import SweepRecord
+
+_MOST = 5  # layers named at the top
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A layer that matters, and why."""
+
+    layer: str
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """``headline`` in a line, the layers that matter, what slimming saves, and how sure the ranking is."""
+
+    headline: str
+    findings: list[Finding]
+    saving: list[str]
+    sure: list[str]
+    warnings: list[Note]
+
+
+def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proof: Verification | None) -> Summary:
+    return Summary(
+        headline=_headline(ranking),
+        findings=list(_findings(ranking, record.manifest.model.params)),
+        saving=list(_saving(plan, proof)),
+        sure=[ranking.notes[0].partition(": ")[2] or ranking.notes[0], *ranking.notes[1:]],
+        warnings=[*notes_of(record), *_doubts(ranking), *_lost(proof)],
+    )
+
+
+def _headline(ranking: Ranking) -> str:
+    if ranking.verdict.startswith(NONE):
+        return "This sweep does not tell which layers are redundant"
+    counts = ranking.table["label"].value_counts()
+    redundant, needed = int(counts.get(REDUNDANT, 0)), int(counts.get(NEEDED, 0))
+    total = len(ranking.table)
+    if not redundant and not needed:
+        return f"None of {total} layers can be called redundant or needed"
+    be = ["is" if count < 2 else "are" for count in (redundant, needed)]
+    return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} surely needed"
+
+
+def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
+    """Redundant layers, the largest gain first, and those needed most; else the first of a ranking that is not sure."""
+    if ranking.verdict.startswith(NONE):
+        return
+    table = ranking.ordered("params")
+    redundant = table[table["label"] == REDUNDANT].head(_MOST)
+    needed = ranking.table[ranking.table["label"] == NEEDED].iloc[::-1].head(max(2, _MOST - len(redundant)))
+    shown = pd.concat([redundant, needed])
+    if shown.empty:
+        shown = ranking.table[ranking.table["label"] == UNCLEAR].head(3)
+    for row in shown.itertuples(index=False):
+        size = "" if math.isnan(row.params) else f"{row.params:,.0f} weights, {row.params / model:.1%} of the model; "
+        yield Finding(row.layer, row.label, f"{size}{row.reason}.")
+
+
+def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
+    if plan is None:
+        yield "No slimmer architecture has been suggested for this run; `dst-analyze slim` makes a suggestion."
+        return
+    text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
+    text += f" ({plan.new_params / plan.params:.1%})"
+    if plan.macs and plan.new_macs is not None:
+        text += f" and {plan.new_macs:,} of {plan.macs:,} MACs ({plan.new_macs / plan.macs:.1%})"
+    yield f"{text}."
+    if proof is not None:
+        slim, dense = proof.entry(SLIM), proof.entry(DENSE)
+        share = slim.latency_ms / dense.latency_ms
+        yield (
+            f"Measured on one batch, a forward pass takes {slim.latency_ms:.3g} ms instead of {dense.latency_ms:.3g} ms"
+            f" ({share:.0%})."
+        )
+        yield from _proven(proof)
+        return
+    if plan.latency is not None:
+        yield f"A forward pass takes {plan.latency:.0%} of the time, as measured."
+    yield "It has not been trained yet: `dst-analyze verify` proves it, or not."
+
+
+def _proven(proof: Verification) -> Iterator[str]:
+    """How the suggestion did, in a sentence or two; section 6 has every number."""
+    seeds = f"{len(proof.seeds)} seed{'s' if len(proof.seeds) != 1 else ''}"
+    lead, low, high = proof.lead(DENSE)
+    if math.isnan(lead):
+        yield f"Trained from scratch with {seeds}, no pair of trainings ended well beside the dense model."
+    else:
+        scale = 100 if proof.score == "accuracy" else 1
+        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
+        told = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
+        between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
+        yield f"Trained from scratch with {seeds}, it ends {told}{between}."
+    against: dict[str, list[str]] = {}
+    for entry in proof.entries:
+        if entry.name not in (SLIM, DENSE):
+            _, low, high = proof.lead(entry.name)
+            word = "better than" if low > 0 else "worse than" if high < 0 else "not shown to be better than"
+            against.setdefault(word, []).append(entry.name)
+    if against:
+        parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
+        yield f"Among models of its size it is {'; '.join(parts)}."
+
+
+def _doubts(ranking: Ranking) -> Iterator[Note]:
+    if ranking.verdict.startswith(NONE):
+        yield Note("No ranking", ranking.notes[0].partition(": ")[2] or ranking.notes[0])
+    for text in NO_MORE.values():
+        if text in ranking.verdict:
+            yield Note("Perhaps not the data", f"The ranking {text}: no layer is called redundant because of it.")
+
+
+def _lost(proof: Verification | None) -> Iterator[Note]:
+    """A suggestion that a simple one beats."""
+    for entry in proof.entries if proof is not None else ():
+        if entry.name in (SLIM, DENSE):
+            continue
+        if proof is not None and proof.lead(entry.name)[2] < 0:
+            yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")
