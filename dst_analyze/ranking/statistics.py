@@ -28,6 +28,8 @@ def floors(params: np.ndarray | None, layers: int) -> np.ndarray:
 
 def redundancy(ratios: np.ndarray, params: np.ndarray | None, *, floor: float = 0.0) -> np.ndarray:
     """log K − log k: how much sparser than the whole model each layer is, in each trial."""
+    if not ratios.shape[-1]:  # no layer was read in every trial
+        return np.zeros(ratios.shape)
     kept = np.maximum(ratios, np.maximum(floors(params, ratios.shape[-1]), floor))
     weights = np.ones(ratios.shape[-1]) if params is None else params
     model = kept @ weights / weights.sum()

@@ -140,8 +140,19 @@ def read_run(path: Path | str) -> SweepRecord:
         ],
         ignore_index=True,
     )
+    _refuse_strange_layers(path, layers, frame)
     seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
     return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets)
+
+
+def _refuse_strange_layers(path: Path, layers: pd.DataFrame, frame: pd.DataFrame) -> None:
+    """Layers go by their names from here on: each has one, with weights, and nothing was read of any other."""
+    names = layers["layer"]
+    if names.duplicated().any() or not (layers["params"] >= 1).all():
+        raise _damaged(path / LAYERS, "a layer is there twice, or has no weights")
+    unknown = frame.loc[~frame["layer"].isin(names), "layer"]
+    if len(unknown):
+        raise _damaged(path / LAYERS, f"trials have read a layer {unknown.iloc[0]!r} that is not in it")
 
 
 def _read_result(run: Path, key: TrialKey) -> TrialResult:
