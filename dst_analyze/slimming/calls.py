@@ -220,13 +220,15 @@ def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
         kinds = type(module).__mro__
         users = next((_REGISTERED[kind] for kind in kinds if kind in _REGISTERED), None)
         return _resolved(users) if users is not None else next((_BY_KIND[k] for k in kinds if k in _BY_KIND), None)
-    name = _plain(str(node.target)) if node.op == "call_method" else op_name(node, None)
-    if node.op != "call_method":
-        if node.target in _REGISTERED:
-            return _resolved(_REGISTERED[node.target])
-        home = getattr(node.target, "__module__", None) or "torch"
-        if home.partition(".")[0] not in _TORCH:
-            return None
+    if node.op == "call_method":
+        return _named(_plain(str(node.target)))
+    if node.target in _REGISTERED:
+        return _resolved(_REGISTERED[node.target])
+    home = getattr(node.target, "__module__", None) or "torch"
+    return _named(op_name(node, None)) if home.partition(".")[0] in _TORCH else None
+
+
+def _named(name: str) -> Rule | None:
     return _resolved(_REGISTERED[name]) if name in _REGISTERED else _BY_NAME.get(name)
 
 
