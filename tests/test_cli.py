@@ -70,12 +70,14 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
             ".lock",
             "SHA256SUMS",
             "config.json",
+            "graph.json",
             "groups.csv",
             "layers.csv",
             "manifest.json",
             "report.html",
             "table.csv",
             "trials",
+            "trials.csv",
         ]
     )
     assert "dense, seed 0" in done.stderr
