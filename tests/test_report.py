@@ -282,6 +282,9 @@ def test_figures_are_svg_in_the_pages_colours(tmp_path):
     assert "50" in text
     assert any(t and "…" in t and len(t) <= 44 for t in text)
     assert "var(--page)" in sheet.styles.css
+    inks = dict(re.findall(r"\.(s\d+)\{.*?fill:(#\w+)\}", sheet.styles.css))
+    written = {e.text: inks.get(e.get("class"), "the page's") for e in ET.fromstring(svg).iter("text")}
+    assert (written["50"], written["conv1"]) == ("#000", "the page's")  # upon grey, in light and dark alike
     assert not re.search(r"\d{4}-\d\d-\d\d", svg)
     assert 'aria-label="a &#34;label&#34;"' in svg
 
