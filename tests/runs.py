@@ -119,7 +119,7 @@ def _readings(layers: list[str], final: np.ndarray, reset: str, at: np.ndarray) 
             "rows": 10,
             "columns": 10,
             "resets": 0,
-            "null": (ratios * 0.9).round(4).ravel(),
+            "null": 0.6,
         }
     )
     for number, name in enumerate(QUANTILE_COLUMNS):

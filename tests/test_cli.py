@@ -72,6 +72,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
             ".lock",
             "SHA256SUMS",
             "config.json",
+            "graph.json",
             "groups.csv",
             "layers.csv",
             "manifest.json",
@@ -79,6 +80,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
             "run.toml",
             "table.csv",
             "trials",
+            "trials.csv",
         ]
     )
     assert "dense, seed 0" in done.stderr

@@ -112,8 +112,8 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     assert [event["event"] for event in events[-2:]] == ["sweep_finished", "report_written"]
     assert files_of(tmp_path / "run") == whole
     assert {name.rpartition("/")[2] for name in whole} == {
-        "config.json", "manifest.json", "layers.csv", "SHA256SUMS", "table.csv", "groups.csv", "run.toml",
-        "trial.json", "record.csv", "steps.csv", "masks.safetensors",
+        "config.json", "manifest.json", "layers.csv", "graph.json", "SHA256SUMS", "table.csv", "trials.csv",
+        "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors",
     }  # fmt: skip
 
 

@@ -63,6 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the README's model file, a run of it, and a slimmer architecture from that run."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)
+    (folder / "run.toml").write_text(blocks("toml")[0].text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", sys.path.copy())
@@ -77,7 +78,7 @@ def test_commands_do_what_they_say(block: Block, line: str, place: Path, monkeyp
     """Those that need nothing from elsewhere are run, on a small run; of the others the options are checked."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    program, *words = shlex.split(line)
+    program, *words = shlex.split(line.partition(">")[0])
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return

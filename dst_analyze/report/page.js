@@ -119,7 +119,7 @@ function startPicking(showAll) {
     const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
     find("#to-row").href = `#layer=${key}`;
-    const node = all(".canvas a.picked").find((link) => link.getClientRects().length);
+    const node = all(".canvas a.picked").find((link) => link.checkVisibility());
     find("#to-node").hidden = !node;
   }
 
@@ -149,7 +149,7 @@ function startPicking(showAll) {
   });
   find("#to-node").addEventListener("click", (event) => {
     event.preventDefault();
-    const link = all(".canvas a.picked").find((one) => one.getClientRects().length);
+    const link = all(".canvas a.picked").find((one) => one.checkVisibility());
     link.closest(".canvas").scrollIntoView({ block: "nearest" });
     link.focus({ preventScroll: true });
     intoView(link);

@@ -48,6 +48,7 @@ SECTIONS = (
     ("slim", "The slim architecture"),
     ("facts", "Facts"),
 )
+_LONGEST_TEXT = 1000
 _MOST_UNFOLDED = 300  # parts of a picture that is not folded: beyond it nobody finds anything
 
 
@@ -138,8 +139,12 @@ def rendered(template: str, **context: Any) -> str:
 
 
 def _inert(value: Any) -> Any:
-    """Whatever is written: what turns, hides or ends text is spelt out."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Whatever is written: what turns, hides or ends text is spelt out, and of very long texts the middle goes."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    if len(value) > _LONGEST_TEXT:
+        value = f"{value[: _LONGEST_TEXT // 2]}…{value[-_LONGEST_TEXT // 2 :]}"
+    return visible(value)
 
 
 def _policy(script: str) -> str:

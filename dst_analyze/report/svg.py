@@ -103,6 +103,8 @@ def _style(style: str, tag: str) -> str:
     pairs = [(key.strip(), value.strip()) for key, _, value in (part.partition(":") for part in style.split(";"))]
     said = _SAID | (_SAID_OF_TEXT if tag == "text" else {})
     kept = [(k, _COLOURS.get(v, v)) for k, v in pairs if k and k not in _DROPPED]
+    if tag == "text" and not any(key == "fill" for key, _ in kept):
+        kept.append(("fill", "#000"))  # matplotlib takes black for granted
     return ";".join(f"{key}:{value}" for key, value in kept if said.get(key) != value)
 
 
