@@ -90,7 +90,7 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
             others.append(near)
     for other in others:
         if cost.of(other) <= cost.of(best):
-            assert loss(best) <= 1.02 * loss(other)  # but for rounding
+            assert loss(best) <= 1.05 * loss(other)  # but for rounding to whole units
 
 
 @settings(max_examples=30, deadline=None)
