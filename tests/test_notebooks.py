@@ -24,8 +24,9 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def this_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels import the package under test."""
+    """Kernels import the package under test, and draw as they do for a reader."""
     monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    monkeypatch.delenv("MPLBACKEND", raising=False)
 
 
 def test_there_are_five() -> None:
