@@ -7,7 +7,7 @@ is told by colour is also told by a number, a name, or the pattern of a line.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -239,7 +239,7 @@ def _steps(*rising: np.ndarray) -> list[np.ndarray]:
     """
     count = len(rising[0])
     cuts = np.unique(np.linspace(0, count, min(count, _MOST_STEPS) + 1).round().astype(int))
-    takes = [np.min, *[np.median] * (len(rising) - 2), np.max]
+    takes: list[Callable[..., Any]] = [np.min, *[np.median] * (len(rising) - 2), np.max]
     parts = [
         np.array([take(values[a:b]) for a, b in pairwise(cuts)]) for take, values in zip(takes, rising, strict=True)
     ]
