@@ -360,6 +360,8 @@ def test_a_thousand_layers_load_and_sort_quickly(opened: Any, tmp_path: Path) ->
     path = write_report(record.folder)
     assert path.stat().st_size < 2_000_000
     page = opened(path.as_uri())
+    rows = page.locator(".ranking tbody tr:visible")
+    assert rows.count() == 200  # until somebody asks for all of them
     timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart")
     took = page.evaluate(
         """() => { const times = [];
@@ -371,6 +373,9 @@ def test_a_thousand_layers_load_and_sort_quickly(opened: Any, tmp_path: Path) ->
             }
             return times.sort((a, b) => a - b)[Math.floor(times.length / 2)]; }"""
     )
+    page.locator("th[data-column=redundancy] button").click()
+    page.locator("#show-all").click()
+    assert rows.count() == 1000
     # 2 s and 200 ms are promised; a machine that is busy with other tests may take five times as long.
     assert timing < 10_000
     assert took < 1_000

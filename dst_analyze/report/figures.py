@@ -239,7 +239,7 @@ def _steps(*rising: np.ndarray) -> list[np.ndarray]:
     """
     count = len(rising[0])
     cuts = np.unique(np.linspace(0, count, min(count, _MOST_STEPS) + 1).round().astype(int))
-    takes: list[Callable[[np.ndarray], Any]] = [np.min, *[np.median] * (len(rising) - 2), np.max]
+    takes: list[Callable[..., Any]] = [np.min, *[np.median] * (len(rising) - 2), np.max]
     parts = [
         np.array([take(values[a:b]) for a, b in pairwise(cuts)]) for take, values in zip(takes, rising, strict=True)
     ]

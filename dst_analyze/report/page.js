@@ -40,17 +40,18 @@ function startTable(table, data) {
   const body = find("tbody", table);
   const rows = Array.from(body.rows);
   const heads = all("th[data-column]", table);
-  let sorted = null;
+  let sorted = null, order = rows.map((_, at) => at);
 
   function sort(head) {
     const column = data.columns[head.dataset.column];
     const again = sorted === head && head.getAttribute("aria-sort");
     const up = again ? again === "descending" : head.dataset.first !== "down";
-    const order = rows.map((_, at) => at).sort((a, b) => {
+    order = rows.map((_, at) => at).sort((a, b) => {
       const one = column[a], other = column[b];
       if (one === null || other === null) return (one === null) - (other === null) || a - b; // gaps stay below
       return (up ? one - other : other - one) || a - b;
     });
+    show();
     body.append(...order.map((at) => rows[at]));
     heads.forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
@@ -67,23 +68,30 @@ function startTable(table, data) {
 
   const texts = rows.map((row) => `${row.cells[0].textContent} ${row.cells[row.cells.length - 2].textContent}`.toLowerCase());
   const labels = rows.map((row) => find(".tag", row).textContent);
-  const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count");
-  function filter() {
+  const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count"), rest = find("#show-all");
+  let most = rows.length > 300 ? 200 : rows.length; // laying out a thousand rows takes longer than sorting them
+  function show() {
     const wanted = words.value.toLowerCase();
-    let shown = 0;
-    rows.forEach((row, at) => {
+    let fitting = 0;
+    order.forEach((at) => {
       const fits = texts[at].includes(wanted) && (!label.value || labels[at] === label.value);
-      row.hidden = !fits;
-      shown += fits;
+      fitting += fits;
+      rows[at].hidden = !fits || fitting > most;
     });
-    count.textContent = `${shown} of ${rows.length} layers`;
+    rest.hidden = fitting <= most;
+    count.textContent = `${Math.min(fitting, most)} of ${rows.length} layers`;
   }
-  words.addEventListener("input", filter);
-  label.addEventListener("change", filter);
-  filter();
+  function showAll() {
+    most = rows.length;
+    show();
+  }
+  words.addEventListener("input", show);
+  label.addEventListener("change", show);
+  rest.addEventListener("click", showAll);
+  show();
   return () => {
     words.value = label.value = "";
-    filter();
+    showAll();
   };
 }
 
