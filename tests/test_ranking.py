@@ -445,6 +445,8 @@ def test_a_csv_file_from_elsewhere(tmp_path):
     frame = frame_of(dict(zip(["=1+1", "NA", "two\nlines", "0"], [0.9, 0.6, 0.3, 0.1], strict=True)), params=10)
     path.write_text("\ufeff" + frame.assign(macs="", control="false").to_csv(index=False))
     assert list(rank_layers(read_frame(path)).table["layer"]) == ["0", "two\nlines", "NA", "=1+1"]
+    path.write_text("layer,alpha,remaining\na,1,0.9\nb,1,0.2\n")  # these columns are enough
+    assert list(rank_layers(read_frame(path)).table["layer"]) == ["b", "a"]
     for text, said in (
         ("layer,alpha,remaining\na,1,2\n", "line 2 .*remaining is 2"),
         ("layer,alpha,remaining\na,1\n", "line 2 has 2 values"),

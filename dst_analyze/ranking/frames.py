@@ -129,7 +129,7 @@ class _Check:
     def numbers(
         self, name: str, sound: Callable[[Any], Any], what: str, *, gaps: bool = False, default: float = np.nan
     ) -> pd.Series:
-        if name not in self.frame:
+        if name not in self.frame or (name not in NEEDED and self.frame[name].isna().all()):
             return pd.Series(default, index=self.frame.index, dtype=float)
         given = self.frame[name]
         values = pd.to_numeric(given, errors="coerce").astype(float)

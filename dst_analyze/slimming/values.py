@@ -228,6 +228,8 @@ class Verification(Json):
         told = f"{scale * abs(lead):.2g}{unit}"
         what = f"{other.name} ({other.about})"
         between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
+        if math.isinf(low):
+            between = "one seed, so nobody knows how sure that is"
         if other.name == DENSE:
             return f"It scores {told} {'above' if lead >= 0 else 'below'} the dense model ({between})."
         if low > 0:
