@@ -44,6 +44,7 @@ def blocks(kind: str) -> list[Block]:
 
 
 MODEL_FILE = next(block for block in blocks("python") if "def build_model" in block.text)
+OPTIONS_FILE = next(block for block in blocks("toml") if block.page.name == "command-line.md")
 COMMANDS = [
     (block, line.partition("#")[0].strip())
     for block in blocks("console")
@@ -63,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the README's model file, a run of it, and a slimmer architecture from that run."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)
-    (folder / "run.toml").write_text(blocks("toml")[0].text)
+    (folder / "run.toml").write_text(OPTIONS_FILE.text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", sys.path.copy())
@@ -96,7 +97,9 @@ def test_commands_do_what_they_say(block: Block, line: str, place: Path, monkeyp
 
 
 def test_every_option_that_is_named_is_one() -> None:
-    known = {option for command in [commands, *commands.commands.values()] for option in options_of(command)}
+    known = {"--help"} | {
+        option for command in [commands, *commands.commands.values()] for option in options_of(command)
+    }
     for page in PAGES:
         for option in re.findall(r"`(--[a-z-]+)", page.read_text()):
             assert option in known, f"{option} in {page.name}"
@@ -118,7 +121,6 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
 
 
 def test_the_file_of_options_is_one_the_program_reads(tmp_path: Path) -> None:
-    (block,) = blocks("toml")
-    (tmp_path / "run.toml").write_text(block.text)
+    (tmp_path / "run.toml").write_text(OPTIONS_FILE.text)
     read = read_options(tmp_path / "run.toml", commands.commands[DEFAULT])
     assert read == {"model": "mymodel.py", "alphas": "0.0001,0.001", "lr": 0.1, "schedule": "cosine"}
