@@ -324,7 +324,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,
-        warning=" ".join(filter(None, (_lonely(config), warning(task.recipe, () if search else expected, initial)))),
+        warning=" ".join(filter(None, (warning(task.recipe, () if search else expected, initial), _lonely(config)))),
     )
 
 
