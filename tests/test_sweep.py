@@ -245,8 +245,8 @@ NAN[0] = float("nan")
     ("data", "options", "kind", "cause"),
     [
         ((TRAIN[0][:, :50], TRAIN[1]), {}, DataError, "training data do not fit"),
-        ((NAN, TRAIN[1]), {"batch_size": 512}, DataError, "loss of the first batch is nan"),
-        ((TRAIN[0], TRAIN[1] + 90), {}, DataError, "training step on the first batch"),
+        ((NAN, TRAIN[1]), {"batch_size": 512}, DataError, "NaN in 1 of 512 samples"),
+        ((TRAIN[0], TRAIN[1] + 90), {}, DataError, "labels run from 90 to 99"),
         (TRAIN[0], {}, DataError, "no loss is known"),
         ((TRAIN, (TEST[0][:, :9], TEST[1])), {}, DataError, "scoring the first test batch"),
         ((TRAIN, DataLoader(TensorDataset(*TEST), batch_size=999, drop_last=True)), {}, DataError, "no batches"),
