@@ -35,13 +35,12 @@ from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
 from dst_analyze.slimming.values import Limits, SlimPlan
-from dst_analyze.slimming.verify import trained_score
+from dst_analyze.slimming.verify import trained, trained_score
 from dst_analyze.sweep.grid import chosen_engine, run_plan
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.threads import torch_threads
-from dst_analyze.sweep.train import train
-from dst_analyze.sweep.trial import Task, seeded
+from dst_analyze.sweep.trial import Task
 
 NETS = {
     "demo": ("dst_analyze/examples/demo.py", None),
@@ -92,14 +91,14 @@ def by_magnitude(task: Task, coupling: Coupling, asked: Mapping[str, float], see
     """The widths that Torch-Pruning's global magnitude pruning leaves of the dense model, trained first."""
     import torch_pruning as tp
 
-    trained = dense_model(task, seed)
+    dense = dense_model(task, coupling, seed)
     [(what, share)] = asked.items()
     cost = cost_of(task.traced, coupling, what)
     example = task.traced.inputs.tensors()
     low, high = 0.0, 1.0
     for _ in range(12):
         ratio = (low + high) / 2
-        model = copy.deepcopy(trained)
+        model = copy.deepcopy(dense)
         outputs = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 10]
         tp.pruner.BasePruner(
             model, example, tp.importance.GroupMagnitudeImportance(p=2), global_pruning=True, pruning_ratio=ratio,
@@ -118,19 +117,13 @@ def by_magnitude(task: Task, coupling: Coupling, asked: Mapping[str, float], see
 _TRAINED: dict[int, nn.Module] = {}
 
 
-def dense_model(task: Task, seed: int) -> nn.Module:
+def dense_model(task: Task, coupling: Coupling, seed: int) -> nn.Module:
     """The dense model trained on the task; once per seed, as a run of this script is of one net at a time."""
     if seed in _TRAINED:
         return _TRAINED[seed]
-    with seeded(seed), torch_threads(task.threads):
-        model = task.source.build()
-        optimizer, schedule = task.recipe.start(model)
-        train(
-            model, task.train_data.stream(seed), task.objective(model), optimizer, schedule, task.device,
-            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
-        )  # fmt: skip
-    _TRAINED[seed] = model.eval()
-    return model
+    with torch_threads(task.threads):
+        _TRAINED[seed] = trained(task, coupling, Contender("dense", "", None), seed).eval()
+    return _TRAINED[seed]
 
 
 def prove(net: str, out: Path, options: argparse.Namespace) -> None:
@@ -152,10 +145,11 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     proof = Proof(task, couple(task.traced), record)
     jobs = [("dense", "dense", seed) for seed in range(options.seeds)]
     jobs += [(size, name, seed) for seed in range(options.seeds) for size in options.sizes for name in options.only]
+    known = rows(out)
     for size, name, seed in jobs:
         key = {"net": net, "sweep": options.sweep_steps or options.steps, "steps": options.steps, "size": size}
         key |= {"schedule": options.schedule, "contender": name, "seed": seed}
-        if any(all(row.get(k) == v for k, v in key.items()) for row in rows(out)):
+        if any(all(row.get(k) == v for k, v in key.items()) for row in known):
             continue
         plan = proof.plan(name, size, seed)
         with torch_threads(task.threads):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import platform
 import sys
 import traceback
 import webbrowser
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,8 +35,7 @@ from dst_analyze.options import (
     training_options,
     trying_options,
 )
-from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, usage_error
-from dst_analyze.version import __version__
+from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, print_examples, print_version, usage_error
 
 INTERRUPTED = 130
 
@@ -72,28 +69,9 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
     return error.exit_code
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        # The package's metadata know torch's version without importing it.
-        click.echo(f"{PROGRAM} {__version__} (torch {metadata.version('torch')}, Python {platform.python_version()})")
-        ctx.exit()
-
-
-def _print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from dst_analyze.model.examples import all_examples
-        from dst_analyze.text import short
-
-        formatter = ctx.make_formatter()
-        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
-        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
-        click.echo(formatter.getvalue(), nl=False)
-        ctx.exit()
-
-
 @click.group(cls=DefaultGroup)
-@click.option("--version", is_flag=True, callback=_print_version, expose_value=False, is_eager=True)
-@click.option("--list-examples", is_flag=True, callback=_print_examples, expose_value=False, is_eager=True)
+@click.option("--version", is_flag=True, callback=print_version, expose_value=False, is_eager=True)
+@click.option("--list-examples", is_flag=True, callback=print_examples, expose_value=False, is_eager=True)
 def commands() -> None:
     """Which layers of a PyTorch model are redundant, and how sure is that?
 
@@ -160,7 +138,7 @@ def analyze(
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
-        from dst_analyze.sweep.dry_run import forecast_of, words
+        from dst_analyze.sweep.dry_run import estimate_of, words
         from dst_analyze.sweep.events import ReportWritten, all_of
         from dst_analyze.sweep.fast import plan_fast
         from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, what_to_do
@@ -179,7 +157,7 @@ def analyze(
                 asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
             else:
                 plan = plan_sweep(model, out=out, existing=existing, **given)
-            cost = forecast_of(plan, jobs_of(plan, jobs)) if dry_run else None
+            cost = estimate_of(plan, jobs_of(plan, jobs)) if dry_run else None
         if cost is not None:
             rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
             click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dst_analyze.errors import DstError
-from dst_analyze.text import NARROWEST_NAME
+from dst_analyze.text import NARROWEST_NAME, percent
 from dst_analyze.text import elide as elide
 from dst_analyze.text import short as short
 from dst_analyze.text import visible as visible
@@ -80,12 +80,12 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
 
     kind, facts, alphas = record.manifest.data.score, record.layers, record.alphas
     rows = [
-        [short(params), short(macs), *map(_percent, ratios)]
+        [short(params), short(macs), *map(percent, ratios)]
         for params, macs, ratios in zip(
             facts["params"], facts["macs"], remaining_table(record, ranking).to_numpy(), strict=True
         )
     ]
-    model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(_percent(record.remaining(a)) for a in alphas)]
+    model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
     unit = "accuracy %" if kind == "accuracy" else "loss"
     names = [*facts["layer"], "all layers", f"{unit} (dense: {_score(record.dense.score, kind)})"]
@@ -112,10 +112,7 @@ def layer_table(traced: TracedModel, width: int) -> Table:
 
 def plan_table(plan: SlimPlan, width: int) -> Table:
     """Each group's width before and after, and how dense the sweep left it."""
-    rows = [
-        [str(g.width), str(g.new_width), "–" if g.density is None else f"{100 * g.density:.1f}", elide(g.reason, 40)]
-        for g in plan.groups
-    ]
+    rows = [[str(g.width), str(g.new_width), percent(g.density), elide(g.reason, 40)] for g in plan.groups]
     return _table(["width", "becomes", "density %", ""], [group.group for group in plan.groups], rows, width)
 
 
@@ -134,12 +131,9 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
             f"proposed, not done: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
             f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
         )
-    reasons: dict[str, list[str]] = {}
-    for frozen in plan.frozen:
-        reasons.setdefault(frozen.reason, []).append(frozen.group)
-    for reason, groups in reasons.items():
+    for reason, groups in plan.frozen_by_reason.items():
         more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-        yield f"frozen: {', '.join(elide(name, 40) for name in groups[:3])}{more}: {reason}"
+        yield f"frozen: {', '.join(elide(frozen.group, 40) for frozen in groups[:3])}{more}: {reason}"
 
 
 def verification_table(found: Verification, width: int) -> Table:
@@ -191,10 +185,6 @@ def _table(
     for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
         table.add_row(elide(name, room), *row, end_section=below > 0 and number == len(rows) - below)
     return table
-
-
-def _percent(ratio: float | None) -> str:
-    return "–" if ratio is None or math.isnan(ratio) else f"{100 * ratio:.1f}"
 
 
 def _score(value: float | None, kind: str) -> str:

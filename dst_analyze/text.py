@@ -41,6 +41,11 @@ def short(number: float | None) -> str:
     return f"{number:.0f}"
 
 
+def percent(share: float | None) -> str:
+    """A share of one as a percentage, without the sign."""
+    return "–" if share is None or math.isnan(share) else f"{100 * share:.1f}"
+
+
 def spreadsheet_name(name: str) -> str:
     """A name that a spreadsheet takes for text: one that begins like a formula gets an apostrophe before it."""
     return f"'{name}" if name[:1] in (*_FORMULA, "'") and name else name

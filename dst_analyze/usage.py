@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import platform
 import shlex
 from collections.abc import Iterable, Sequence
+from importlib import metadata
 
 import click
 from click.shell_completion import CompletionItem
 
 from dst_analyze.errors import OptionError
+from dst_analyze.version import __version__
 
 PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
@@ -54,6 +57,25 @@ def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete
         CompletionItem(name) for name in ("example:", "torchvision:", "timm:") if name.startswith(incomplete)
     ]
     return [*collections, CompletionItem(incomplete, type="file")]
+
+
+def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        # The package's metadata know torch's version without importing it.
+        click.echo(f"{PROGRAM} {__version__} (torch {metadata.version('torch')}, Python {platform.python_version()})")
+        ctx.exit()
+
+
+def print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from dst_analyze.model.examples import all_examples
+        from dst_analyze.text import short
+
+        formatter = ctx.make_formatter()
+        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
+        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
+        click.echo(formatter.getvalue(), nl=False)
+        ctx.exit()
 
 
 def closest(wrong: str, known: Iterable[str]) -> str | None:

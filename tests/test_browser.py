@@ -328,7 +328,6 @@ def test_without_a_script_everything_is_there(opened: Any, address: str) -> None
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(opened: Any, address: str, hostile: Path, scheme: str) -> None:
-    pytest.importorskip("axe_playwright_python", reason="pip install 'dst-analyze[test]'")
     for at in (f"{address}#layer=head", (hostile / "report.html").as_uri()):
         page = opened(at, color_scheme=scheme)
         page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")

@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
     os.killpg(process.pid, signal.SIGINT)
     started = time.monotonic()
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - started < 20  # a second or two when the machine is its own
+    assert time.monotonic() - started < 5
     assert process.returncode == 130
     assert err.rstrip().endswith("interrupted")
     assert "Traceback" not in err

@@ -10,7 +10,7 @@ from test_sweep import FILE
 from dst_analyze.cli import main
 from dst_analyze.sweep import dry_run
 from dst_analyze.sweep.data import as_batches
-from dst_analyze.sweep.dry_run import forecast_of
+from dst_analyze.sweep.dry_run import estimate_of
 from dst_analyze.sweep.fast import BATCHES, STEPS, FewBatches
 from dst_analyze.sweep.memory import free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.plan import plan_sweep
@@ -43,15 +43,15 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
 
 
 def test_a_search_may_take_more_trials(here):
-    cost = forecast_of(plan_sweep("m.py", steps=30, seeds=2), 1)
+    cost = estimate_of(plan_sweep("m.py", steps=30, seeds=2), 1)
     assert (cost.trials, cost.most_trials) == (1 + 3 * 2, 1 + 3 * 2 + 3 * 3)
     assert cost.seconds(cost.most_trials) > cost.seconds(cost.trials) > 0
-    cost = forecast_of(plan_sweep("m.py", steps=30, alphas=[1e-3], control="shuffled-labels"), 8)
+    cost = estimate_of(plan_sweep("m.py", steps=30, alphas=[1e-3], control="shuffled-labels"), 8)
     assert (cost.trials, cost.most_trials, cost.jobs) == (3, 3, 3)
 
 
 def test_time_is_steps_times_seconds():
-    cost = dry_run.Forecast(5, 5, 100, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
+    cost = dry_run.Estimate(5, 5, 100, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
     assert cost.seconds(5) == pytest.approx((100 * (0.1 + 4 * 0.2) + 5) / 2)
 
 

@@ -8,6 +8,7 @@ Training runs the `MaskedModel` itself, because a graph bakes in the mode and th
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -87,17 +88,10 @@ def _attributes(graph: fx.Graph, model: nn.Module, traced: fx.GraphModule) -> di
     result: dict[str, Any] = {}
     for target in {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}:
         try:
-            result[target] = _attribute(model, target)
+            result[target] = attrgetter(target)(model)
         except AttributeError:
-            result[target] = _attribute(traced, target)
+            result[target] = attrgetter(target)(traced)
     return result
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for name in target.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _masks(graph: fx.Graph, masked: MaskedModel) -> dict[str, fx.Node]:

@@ -16,7 +16,7 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.statistics import Explained, Interval
 from dst_analyze.sweep.record import alpha_label
-from dst_analyze.text import elide, from_spreadsheet, plain_table, short, spreadsheet_name, visible, wrapped
+from dst_analyze.text import elide, from_spreadsheet, percent, plain_table, short, spreadsheet_name, visible, wrapped
 
 if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
@@ -106,10 +106,6 @@ def places(low: float, high: float) -> str:
 
 def signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value + 0.0:+.2f}"
-
-
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.1f}"
 
 
 # --- for programs --------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dst_analyze.html import html_table
-from dst_analyze.ranking.formats import percent, place, places, signed
+from dst_analyze.ranking.formats import place, places, signed
 from dst_analyze.sweep.record import alpha_label
-from dst_analyze.text import short
+from dst_analyze.text import percent, short
 
 if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking

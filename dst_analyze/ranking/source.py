@@ -8,10 +8,10 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.frames import read_frame
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.sweep.files import as_named
 from dst_analyze.sweep.layout import GROUPS
 from dst_analyze.sweep.reading import read_csv, read_run
 from dst_analyze.sweep.record import SweepRecord
-from dst_analyze.text import from_spreadsheet
 
 
 def rank_run(record: SweepRecord) -> Ranking:
@@ -19,8 +19,9 @@ def rank_run(record: SweepRecord) -> Ranking:
     path = record.folder / GROUPS
     groups = None
     if path.exists():
-        known = read_csv(path, ("layer", "group"), numbers=())
-        groups = dict(zip(map(from_spreadsheet, known["layer"]), map(from_spreadsheet, known["group"]), strict=True))
+        columns = ("layer", "group")
+        known = as_named(read_csv(path, columns, numbers=()), columns)
+        groups = dict(zip(known["layer"], known["group"], strict=True))
     return rank_layers(record, groups=groups)
 
 

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 import pandas as pd
 
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.sweep.files import spreadsheet_safe
 from dst_analyze.sweep.record import SweepRecord, alpha_label
-from dst_analyze.text import spreadsheet_name
 
 _RANKED = ("label", "rank", "rank_low", "rank_high", "redundancy", "beyond_null", "consistency", "resets")
 
@@ -30,9 +30,7 @@ def export_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:
     ratios = remaining_table(record, ranking).reset_index(drop=True)
     ratios.columns = [f"remaining at {alpha_label(alpha)}" for alpha in ratios.columns]
     places = ranking.table.sort_values("position").reset_index(drop=True)[list(_RANKED)]
-    table = pd.concat([facts, ratios, places], axis=1)
-    table["layer"] = [spreadsheet_name(name) for name in table["layer"]]
-    return table
+    return spreadsheet_safe(pd.concat([facts, ratios, places], axis=1), ["layer"])
 
 
 class LeftOut(Protocol):

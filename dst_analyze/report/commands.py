@@ -9,13 +9,11 @@ from pathlib import Path
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.record import SweepConfig, SweepRecord
 
-_NOT_OPTIONS = {"model", "model_args", "model_sha256", "data"}
-
 
 def commands(record: SweepRecord, plan: SlimPlan | None, proof: Verification | None) -> list[str]:
     """What to type; nothing for a run of an object in memory, which only its own program can make again."""
     config, run = record.config, Path(record.folder).name
-    if ":" not in config.model and not config.model.endswith(".py"):
+    if not config.can_be_made_again:
         return []
     lines = [shlex.join(["dst-analyze", config.model, *_options(record)])]
     if plan is not None:
@@ -32,9 +30,8 @@ def _options(record: SweepRecord) -> Iterator[str]:
         yield from ("--model-arg", f"{name}={value}")
     if record.manifest.data.name:
         yield from ("--data", record.manifest.data.name)
-    for name, field in SweepConfig.model_fields.items():
-        value = getattr(config, name)
-        if name in _NOT_OPTIONS or value == field.default:
+    for name, value in config.options.items():
+        if value == SweepConfig.model_fields[name].default:
             continue
         option = f"--{name.replace('_', '-')}"
         if value is True:

@@ -17,13 +17,13 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run, ranking_of
 from dst_analyze.report import drawn, figures
 from dst_analyze.report.drawn import Sheet
-from dst_analyze.report.page import count, percent, rendered, score
+from dst_analyze.report.page import count, rendered, score
 from dst_analyze.report.rows import shown_name
 from dst_analyze.sweep.files import write_text
 from dst_analyze.sweep.notes import Note, notes_of
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, alpha_label
-from dst_analyze.text import elide, visible
+from dst_analyze.text import elide, percent, visible
 
 _MOST_DOTS = 60  # layers in the figure; the table has all of them
 

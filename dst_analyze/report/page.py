@@ -31,11 +31,11 @@ from dst_analyze.report.structure import structure_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.files import write_csv, write_text
+from dst_analyze.sweep.files import as_named, write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
 from dst_analyze.sweep.reading import read_csv, read_json, read_run
 from dst_analyze.sweep.record import Json, ModelGraph, SweepRecord, alpha_label
-from dst_analyze.text import from_spreadsheet, visible
+from dst_analyze.text import percent, visible
 
 J = TypeVar("J", bound=Json)
 
@@ -110,7 +110,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         plan=plan,
         widths_shown=figures.widths_shown(plan) if plan else 0,
         changes=_changes(record.folder / CHANGES),
-        frozen=_by_reason(plan) if plan else [],
+        frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
         commands=commands(record, plan, proof),
@@ -227,17 +227,10 @@ def _changes(path: Path) -> list[str]:
     """The lines of somebody's source that a plan changes, as code with what was there before."""
     if not path.exists():
         return []
-    table = read_csv(path, ("layer", "before", "after"), numbers=())
-    lines = [(shown_name(from_spreadsheet(row.layer)), row.after, row.before) for row in table.itertuples(index=False)]
+    table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
+    lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
     wide = max((len(name) for name, _, _ in lines), default=0)
     return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
-
-
-def _by_reason(plan: SlimPlan) -> list[tuple[str, list[Any]]]:
-    reasons: dict[str, list[Any]] = {}
-    for frozen in plan.frozen:
-        reasons.setdefault(frozen.reason, []).append(frozen)
-    return list(reasons.items())
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:
@@ -246,10 +239,6 @@ def read_optional(path: Path, kind: type[J]) -> J | None:
 
 
 # --- how values are written ----------------------------------------------------------------------------------------
-
-
-def percent(ratio: float | None) -> str:
-    return "–" if ratio is None or math.isnan(ratio) else f"{100 * ratio:.1f}"
 
 
 def part(ratio: float | None) -> str:

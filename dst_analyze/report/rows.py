@@ -13,7 +13,7 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.sweep.record import SweepRecord, alpha_label
-from dst_analyze.text import elide, short
+from dst_analyze.text import elide, percent, short
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 60.0, 16.0
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]{1,120}")
@@ -87,7 +87,7 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
         interval=places(found["rank_low"], found["rank_high"]),
         redundancy=signed(found["redundancy"]),
         beyond_null=signed(found["beyond_null"]),
-        ratios=tuple("–" if math.isnan(ratio) else f"{100 * ratio:.1f}" for ratio in ratios.values()),
+        ratios=tuple(map(percent, ratios.values())),
         spark=_spark(list(ratios.values())),
         params=short(found["params"]),
         macs=short(found["macs"]),

@@ -109,12 +109,11 @@ def _proven(proof: Verification) -> Iterator[str]:
         told = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
         between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {told}{between}."
+    words_of = {"better": "better than", "worse": "worse than", "open": "not shown to be better than"}
     against: dict[str, list[str]] = {}
     for entry in proof.entries:
         if entry.name not in (SLIM, DENSE):
-            _, low, high = proof.lead(entry.name)
-            word = "better than" if low > 0 else "worse than" if high < 0 else "not shown to be better than"
-            against.setdefault(word, []).append(entry.name)
+            against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
     if against:
         parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
         yield f"Among models of its size it is {'; '.join(parts)}."
@@ -130,8 +129,8 @@ def _doubts(ranking: Ranking) -> Iterator[Note]:
 
 def _lost(proof: Verification | None) -> Iterator[Note]:
     """A suggestion that a simple one beats."""
-    for entry in proof.entries if proof is not None else ():
-        if entry.name in (SLIM, DENSE):
-            continue
-        if proof is not None and proof.lead(entry.name)[2] < 0:
+    if proof is None:
+        return
+    for entry in proof.entries:
+        if entry.name not in (SLIM, DENSE) and proof.standing(entry.name) == "worse":
             yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")

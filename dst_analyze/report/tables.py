@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from dst_analyze.slimming.values import SlimPlan
+from dst_analyze.sweep.files import spreadsheet_safe
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.text import spreadsheet_name
 
@@ -24,7 +25,4 @@ def trial_table(record: SweepRecord) -> pd.DataFrame:
 
 def width_table(plan: SlimPlan) -> pd.DataFrame:
     """One row per group of channels that shrink together."""
-    table = plan.table
-    for name in ("group", "layers", "reason"):
-        table[name] = [spreadsheet_name(text) for text in table[name]]
-    return table
+    return spreadsheet_safe(plan.table, ["group", "layers", "reason"])

@@ -8,6 +8,7 @@ It still adds its last bias, or what a norm makes of nothing, so leaving it out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -157,7 +158,7 @@ class _Paths:
         if node.op == "call_module":
             return list(self._submodule(node).parameters())
         direct = [source for source in (node, *node.all_input_nodes) if source.op == "get_attr"]
-        values = [_attribute(self._module, str(source.target)) for source in direct]
+        values = [attrgetter(str(source.target))(self._module) for source in direct]
         return [value for value in values if isinstance(value, nn.Parameter)]
 
 
@@ -178,10 +179,3 @@ class _Shapes(fx.Interpreter):
         if tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result) and made not in _MADE_LIKE:
             self.carriers.add(n)
         return result
-
-
-def _attribute(module: nn.Module, target: str) -> Any:
-    value: Any = module
-    for part in target.split("."):
-        value = getattr(value, part)
-    return value

@@ -20,13 +20,12 @@ from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.slimming.verify import Scored, verify_plan
 from dst_analyze.sweep.events import SuggestionWritten
-from dst_analyze.sweep.files import write_csv, write_text
+from dst_analyze.sweep.files import spreadsheet_safe, write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.sources import DEFAULT_ROOT
 from dst_analyze.sweep.trial import Task
-from dst_analyze.text import spreadsheet_name
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ def write_groups(folder: Path, traced: TracedModel, coupling: Coupling) -> None:
     for group in coupling.removable:
         layers = [layer for layer in group.layers("produces") if layer in known]
         rows |= {layer: group.name for layer in layers if len(layers) > 1 and layer not in rows}
-    named = [(spreadsheet_name(layer), spreadsheet_name(group)) for layer, group in rows.items()]
-    write_csv(folder / GROUPS, pd.DataFrame(named, columns=["layer", "group"]))
+    columns = ["layer", "group"]
+    write_csv(folder / GROUPS, spreadsheet_safe(pd.DataFrame(rows.items(), columns=columns), columns))
 
 
 def write_suggestion(
@@ -83,9 +82,7 @@ def write_suggestion(
     model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
     write_source(model, folder / SLIM_SOURCE)
-    lines = changed_lines(traced, model)
-    lines["layer"] = [spreadsheet_name(name) for name in lines["layer"]]
-    write_csv(folder / CHANGES, lines)
+    write_csv(folder / CHANGES, spreadsheet_safe(changed_lines(traced, model), ["layer"]))
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
@@ -109,20 +106,18 @@ def verified(
 def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
     """What a run trained, made again from the model's own code; refused if that has changed since."""
     config = record.config
-    if ":" not in config.model and not config.model.endswith(".py"):
+    if not config.can_be_made_again:
         raise OptionError(
             f"this run was made from an object in memory ({config.model}), which only its program can make again",
             place=str(record.folder),
             hint="use suggest_widths, slim_model and verify_plan in that program",
         )
-    left_out = {"model", "model_args", "model_sha256", "data"}
-    options: Mapping[str, Any] = {n: getattr(config, n) for n in type(config).model_fields if n not in left_out}
     plan = plan_sweep(
         config.model,
         record.manifest.data.name or None,
         model_args=config.model_args,
         out=record.folder,
         data_root=data_root or DEFAULT_ROOT,
-        **options,
+        **config.options,
     )
     return plan.task

@@ -16,7 +16,7 @@ from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
 from dst_analyze.sweep.record import Json
 from dst_analyze.sweep.strangers import JSON_MOST, read_text
-from dst_analyze.text import short
+from dst_analyze.text import percent, short
 
 SLIM, DENSE = "slim", "dense"
 """The contenders that every proof has, by name."""
@@ -106,6 +106,13 @@ class SlimPlan(Json):
         return {group.group: group.removed for group in self.groups if group.removed}
 
     @property
+    def frozen_by_reason(self) -> dict[str, list[FrozenGroup]]:
+        reasons: dict[str, list[FrozenGroup]] = {}
+        for frozen in self.frozen:
+            reasons.setdefault(frozen.reason, []).append(frozen)
+        return reasons
+
+    @property
     def table(self) -> pd.DataFrame:
         """One row per group: old and new width."""
         columns = ["group", "layers", "width", "new_width", "density", "reason"]
@@ -118,7 +125,7 @@ class SlimPlan(Json):
         )
         lead = f"{self.model}: parameters {short(self.params)} → {short(self.new_params)}{macs}"
         rows = [
-            (g.group, ", ".join(g.layers), g.width, g.new_width, _percent(g.density), g.reason or "")
+            (g.group, ", ".join(g.layers), g.width, g.new_width, percent(g.density), g.reason or "")
             for g in self.groups
         ]
         proposed = [f"proposed, not done: leave out the branch of {', '.join(b.layers)}" for b in self.depth]
@@ -214,6 +221,11 @@ class Verification(Json):
         leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
         return (float(np.mean(leads)) if leads else math.nan, *_interval(leads))
 
+    def standing(self, other: str) -> Literal["better", "worse", "open"]:
+        """Whether the interval of the lead over another is all on one side."""
+        _, low, high = self.lead(other)
+        return "better" if low > 0 else "worse" if high < 0 else "open"
+
     @property
     def verdict(self) -> str:
         """In words: better than the others of its size, not better, or not told apart."""
@@ -232,15 +244,12 @@ class Verification(Json):
             between = "one seed, so nobody knows how sure that is"
         if other.name == DENSE:
             return f"It scores {told} {'above' if lead >= 0 else 'below'} the dense model ({between})."
-        if low > 0:
+        standing = self.standing(other.name)
+        if standing == "better":
             return f"It is better than {what} by {told} ({between})."
-        if high < 0:
+        if standing == "worse":
             return f"It is worse than {what} by {told} ({between}): do not follow it."
         return f"It is not shown to be better than {what}: {told} {'above' if lead >= 0 else 'below'} ({between})."
-
-
-def _percent(ratio: float | None) -> str:
-    return "–" if ratio is None else f"{100 * ratio:.1f}"
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -83,21 +83,28 @@ def verify_plan(
     )
 
 
-def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
-    """A contender trained from scratch on the task's budget, and scored; None if it diverged."""
+def trained(task: Task, coupling: Coupling, contender: Contender, seed: int) -> nn.Module:
+    """A contender trained from scratch on the task's budget."""
     with seeded(seed):
         model = fresh(contender, task.traced, coupling, task.source).to(task.device.name)
         objective = task.objective(task.traced.model)
         optimizer, schedule = task.recipe.start(model)
-        try:
-            train(
-                model, task.train_data.stream(seed), objective, optimizer, schedule, task.device,
-                steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
-            )  # fmt: skip
-        except DivergedError:
-            return None
-        loss, score = evaluate(model, task.test_data.once(), objective, task.device)
-        return score if math.isfinite(loss) else None
+        train(
+            model, task.train_data.stream(seed), objective, optimizer, schedule, task.device,
+            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
+        )  # fmt: skip
+        return model
+
+
+def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
+    """How a contender does after its training; None if it diverged."""
+    try:
+        model = trained(task, coupling, contender, seed)
+    except DivergedError:
+        return None
+    with seeded(seed):
+        loss, score = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
+    return score if math.isfinite(loss) else None
 
 
 def _measured(task: Task, coupling: Coupling, found: Sequence[Contender]) -> Iterator[tuple[float, int]]:

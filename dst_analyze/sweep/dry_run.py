@@ -31,7 +31,7 @@ PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Estimate:
     """What was measured, and what follows from it."""
 
     trials: int
@@ -52,7 +52,7 @@ class Forecast:
         return (steps + trials * self.scoring) / min(self.jobs, trials)
 
 
-def forecast_of(plan: Plan, jobs: int) -> Forecast:
+def estimate_of(plan: Plan, jobs: int) -> Estimate:
     """Train a dense and a masked copy for a moment, and count the trials."""
     task, config = plan.task, plan.task.config
     trials, search = course_of(config, plan.manifest.first_alphas, {}).keys, search_of(config)
@@ -66,7 +66,7 @@ def forecast_of(plan: Plan, jobs: int) -> Forecast:
     with torch_threads(task.threads), seeded(config.seeds[0]):
         dense, masked = _step_seconds(task, masked=False), _step_seconds(task, masked=True)
         scoring = _scoring_seconds(task)
-    return Forecast(
+    return Estimate(
         trials=count,
         most_trials=most,
         steps=task.steps,
@@ -130,8 +130,8 @@ def _peak(task: Task) -> int:
 # --- in words -------------------------------------------------------------------------------------------------------
 
 
-def words(plan: Plan, cost: Forecast) -> Iterator[tuple[str, str]]:
-    """The forecast as rows: what, and how much."""
+def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
+    """The estimate as rows: what, and how much."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if _searches(cost) else ""
     yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{more}"
@@ -159,7 +159,7 @@ def words(plan: Plan, cost: Forecast) -> Iterator[tuple[str, str]]:
     yield "run folder", f"{plan.out} (nothing was trained or written)"
 
 
-def _searches(cost: Forecast) -> bool:
+def _searches(cost: Estimate) -> bool:
     return cost.most_trials > cost.trials
 
 

@@ -13,12 +13,12 @@ from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
 from dst_analyze.sweep.events import (
     Emit,
-    Event,
     SweepExtended,
     SweepFinished,
     SweepStarted,
     TrialFailed,
     TrialFinished,
+    all_of,
     nobody,
 )
 from dst_analyze.sweep.folder import Existing, Head, open_run
@@ -77,11 +77,7 @@ def run_here(
     from dst_analyze.watch import progress_shown
 
     with progress_shown(plan.manifest, progress) as bars:
-
-        def both(event: Event) -> None:
-            bars(event)
-            listener(event)
-
+        both = all_of(bars, listener)
         if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
             return run_plan(plan, both)
         with chosen_engine(plan, engine, jobs, ray_address) as workers:

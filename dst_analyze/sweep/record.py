@@ -92,6 +92,17 @@ class SweepConfig(Json):
     operator: Literal["auto", "eager", "compiled"] = "auto"
 
     @property
+    def can_be_made_again(self) -> bool:
+        """Whether the model has a name that code can be found by; an object in memory has none."""
+        return ":" in self.model or self.model.endswith(".py")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All but the model and the data, which are arguments of their own and known by their hash here."""
+        apart = ("model", "model_args", "model_sha256", "data")
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
+
+    @property
     def given_alphas(self) -> tuple[float, ...]:
         """The alphas, if they are not to be searched."""
         return () if self.alphas == "auto" else self.alphas
