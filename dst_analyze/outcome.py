@@ -54,7 +54,8 @@ def summary(
 ) -> Iterator[tuple[str, str]]:
     """Ten rows at most: what was done, what is redundant, how sure that is, what it saves, where it is, what next."""
     done, model = sum(trial.status == "done" for trial in record.trials), record.manifest.model
-    yield model.name, f"{short(model.params)} parameters, {done} of {len(record.trials)} trials, {record.seconds:.0f} s"
+    trials = f"{done} of {len(record.trials)} trials, {record.seconds:.0f} s"
+    yield "model", f"{elide(model.name, _NAME)}, {short(model.params)} parameters; {trials}"
     yield from _layers(ranking)
     yield "agreement", _agreement(ranking)
     if not isinstance(suggestion, DstError):

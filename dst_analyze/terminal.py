@@ -90,7 +90,7 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     unit = "accuracy %" if kind == "accuracy" else "loss"
     names = [*facts["layer"], "all layers", f"{unit} (dense: {_score(record.dense.score, kind)})"]
     heads = ["params", "MACs", *map(alpha_label, alphas)]
-    table = _table(heads, names, [*rows, model, scores], width, below=2)
+    table = _table("layer", heads, names, [*rows, model, scores], width, below=2)
     table.title = "weights that remain, in %, at each alpha"
     return table
 
@@ -107,13 +107,14 @@ def layer_table(traced: TracedModel, width: int) -> Table:
         ]
         for layer in traced.layers
     ]
-    return _table(["kind", "shape", "params", "MACs", "rung"], [layer.name for layer in traced.layers], rows, width)
+    heads = ["kind", "shape", "params", "MACs", "rung"]
+    return _table("layer", heads, [layer.name for layer in traced.layers], rows, width)
 
 
 def plan_table(plan: SlimPlan, width: int) -> Table:
     """Each group's width before and after, and how dense the sweep left it."""
     rows = [[str(g.width), str(g.new_width), percent(g.density), elide(g.reason, 40)] for g in plan.groups]
-    return _table(["width", "becomes", "density %", ""], [group.group for group in plan.groups], rows, width)
+    return _table("group", ["width", "becomes", "density %", ""], [group.group for group in plan.groups], rows, width)
 
 
 def plan_words(plan: SlimPlan) -> Iterator[str]:
@@ -150,7 +151,7 @@ def verification_table(found: Verification, width: int) -> Table:
         )  # fmt: skip
     unit = "accuracy %" if found.score == "accuracy" else "loss"
     heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
-    return _table(heads, [entry.name for entry in found.entries], rows, width)
+    return _table("model", heads, [entry.name for entry in found.entries], rows, width)
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:
@@ -173,13 +174,13 @@ def inspection_notes(traced: TracedModel) -> Iterator[str]:
 
 
 def _table(
-    heads: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[str]], width: int, below: int = 0
+    what: str, heads: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[str]], width: int, below: int = 0
 ) -> Table:
-    """Names to the left, values to the right; names give way if it is too wide. Rows below a line are set apart."""
+    """Names of ``what``, then values; names give way if it is too wide. Rows ``below`` stand last."""
     values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
     room = max(NARROWEST_NAME, width - values)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
-    table.add_column("layer", no_wrap=True)
+    table.add_column(what, no_wrap=True)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):

@@ -94,7 +94,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
     assert (folder / "trials").stat().st_mtime_ns == before
 
 
-def test_a_table_is_the_same_every_time(here, capsys):
+def test_a_table_is_the_same_every_time(here, capsys, inline):
     for out in ("one", "two"):
         assert main([DEMO, "--alphas", "2e-3", "--steps", "12", "--out", out, "--quiet"]) == 0
     assert (here / "one" / "table.csv").read_bytes() == (here / "two" / "table.csv").read_bytes()
@@ -216,7 +216,7 @@ def test_ratios_from_elsewhere_are_ranked_and_compared(here, capsys):
     assert main(["rank", "ratios.csv", "--top", "0"]) == 2
 
 
-def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys):
+def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys, inline):
     args = ["small.py", "--alphas", "1e-3", "--steps", "10", "--lr", "1e20", "--out", "run"]
     assert main(args) == 1
     captured = capsys.readouterr()
@@ -320,7 +320,7 @@ def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline)
     summary = captured.out.rpartition("\n\n")[2].splitlines()
     rows = {line[:12].strip(): line[12:] for line in summary}
     assert 7 <= len(summary) <= 10
-    assert rows["m"].startswith("1.81k parameters, 3 of 3 trials, ")
+    assert rows["model"].startswith("m, 1.81k parameters; 3 of 3 trials, ")
     assert {"redundant", "agreement", "saving"} <= set(rows)
     assert (rows["run folder"], rows["report"], rows["slim model"]) == ("run", "run/report.html", "run/slim_model.py")
     assert rows["next"].startswith(("dst-analyze verify run", "dst-analyze m.py --seeds 3"))

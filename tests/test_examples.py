@@ -66,7 +66,9 @@ def test_an_example_is_trained_and_slimmed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lenet-300-100", "lstm-a"])
-def test_an_example_runs_from_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs_from_the_command_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], inline: None
+) -> None:
     """LSTM-a has biases that shrink with its weights and are no layers: the ranking must not ask for them."""
     tiny = ["--steps", "2", "--alphas", "1e-3", "--round-to", "1", "--include-unclear", "--jobs", "1", "--quiet"]
     small = ["--model-arg", "hidden=16"] if name == "lstm-a" else []

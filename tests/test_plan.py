@@ -284,7 +284,7 @@ def test_contenders_are_trained_alike_and_kept(tmp_path):
     assert verify_plan(task, other, **options).entry("slim").scores != found.entry("slim").scores
 
 
-def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch):
+def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inline):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(FILE)
     assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--quiet", "--jobs", "1"]) == 0
@@ -368,7 +368,7 @@ class Heads(nn.Module):
         return self.out(self.attention(x, x, x)[0].mean(1))
 
 
-def test_layers_that_shrink_together_are_ranked_together(tmp_path, capsys, monkeypatch):
+def test_layers_that_shrink_together_are_ranked_together(tmp_path, capsys, monkeypatch, inline):
     monkeypatch.chdir(tmp_path)
     residual = FILE.replace("self.two(self.one(x).relu())", "self.two(self.one(x).relu() + self.side(x))").replace(
         "nn.Linear(64, hidden), nn.Linear(hidden, 10)",

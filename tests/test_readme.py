@@ -75,7 +75,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("block", "line"), COMMANDS, ids=[f"{block}-{line}" for block, line in COMMANDS])
-def test_commands_do_what_they_say(block: Block, line: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_do_what_they_say(
+    block: Block, line: str, place: Path, monkeypatch: pytest.MonkeyPatch, inline: None
+) -> None:
     """Those that need nothing from elsewhere are run, on a small run; of the others the options are checked."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", sys.path.copy())
