@@ -74,10 +74,10 @@ def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
 @settings(max_examples=60, deadline=None)
 @given(densities, st.floats(0.15, 0.85), st.sampled_from(["params", "macs"]))
 def test_balance_loses_least_for_what_it_costs(found, share, what):
-    """No split of the same budget has a smaller sum of d² W / w: not that of another rule, nor one nearby."""
+    """No split of the same budget has a smaller sum of u d² W / w: not that of another rule, nor one nearby."""
 
     def loss(widths):
-        return sum(d**2 * g.width / widths[g.name] for g, d in zip(COUPLING.removable, found, strict=True))
+        return sum(g.uses * d**2 * g.width / widths[g.name] for g, d in zip(COUPLING.removable, found, strict=True))
 
     limits, cost = Limits(round_to=1), COSTS[what]
     best = widths_for(COUPLING.removable, evidence(*found), RULES["balance"], limits, [Budget(cost, share)])
@@ -91,6 +91,31 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
     for other in others:
         if cost.of(other) <= cost.of(best):
             assert loss(best) <= 1.05 * loss(other)  # but for rounding to whole units
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(8, 32), nn.Linear(32, 10)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(3))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+def test_what_many_layers_share_is_not_cut_for_the_price_of_them_all():
+    """Equally dense, the residual stream costs four times a block's own units, and four times as many need it."""
+    traced = trace_model(Residual(), torch.zeros(2, 8))
+    coupling = couple(traced)
+    uses = {group.name: group.uses for group in coupling.removable}
+    assert uses == {"stem": 8, "blocks.0.0": 2, "blocks.1.0": 2, "blocks.2.0": 2}
+    budget = Budget(cost_of(traced, coupling, "params"), 0.4)
+    equal = {group.name: GroupEvidence.equal(group.width) for group in coupling.removable}
+    widths = widths_for(coupling.removable, equal, RULES["balance"], Limits(round_to=1), [budget])
+    assert max(widths.values()) - min(widths.values()) <= 4
 
 
 @settings(max_examples=30, deadline=None)

@@ -70,6 +70,11 @@ class Group:
     def removable(self) -> bool:
         return not self.frozen and self.width > self.floor
 
+    @property
+    def uses(self) -> int:
+        """How many layers make it or read it: two in a chain, many for the stream past which residual blocks run."""
+        return max(1, len(self.layers("produces")) + len(self.layers("reads")))
+
     def layers(self, role: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(member.layer for member in self.members if member.role == role))
 
