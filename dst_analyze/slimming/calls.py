@@ -164,11 +164,14 @@ def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def place_of(node: fx.Node, root: type[nn.Module]) -> str:
-    """The module a node was recorded in, and where its forward is written."""
+    """The module a node was recorded in, and where its forward is written; its name where that is in torch alone."""
     stack = [("", root), *node.meta.get("nn_module_stack", {}).values()]
     if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
         stack.pop()
-    path, kind = stack[-1]
+    own = [(path, kind) for path, kind in stack if not str(getattr(kind, "__module__", "")).startswith("torch.")]
+    if not own:
+        return str(node.target if node.op == "call_module" else stack[-1][0])
+    path, kind = own[-1]
     code = getattr(inspect.getattr_static(kind, "forward", None), "__code__", None) if isinstance(kind, type) else None
     written = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
     return f"{path} ({written})" if path and written else written or str(path)
