@@ -15,7 +15,6 @@ from typing import Any, Literal
 import click
 
 from dst_analyze.errors import DstError
-from dst_analyze.interrupt import remembered
 from dst_analyze.options import (
     Sectioned,
     choice,
@@ -172,7 +171,6 @@ def analyze(
                 listeners.append(events)
             elif not quiet:
                 listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-            listeners.append(stack.enter_context(remembered()))
             record = run_plan(plan, all_of(*listeners), workers)
         from dst_analyze.slimming.suggestion import suggested_once, verified
 

@@ -43,6 +43,11 @@ def write(folder, inject="pass"):
     (folder / "m.py").write_text(MODEL.replace("{inject}", inject.replace("\n", "\n    ")))
 
 
+def _hears_ctrl_c():
+    """Tests that were started in the background of a shell ignore Ctrl-C, and so would all that they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(folder, *args, **options):
     return subprocess.Popen(
         [sys.executable, "-m", "dst_analyze", "m.py", "--out", "run", "--json", *args],
@@ -52,6 +57,7 @@ def start(folder, *args, **options):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=_hears_ctrl_c,
         **options,
     )
 
