@@ -127,7 +127,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
     write(tmp_path)
     rng = random.Random(os.environ.get("DST_KILL_SEED", "kills"))
     kills = 0
-    for _ in range(3):
+    for _ in range(4):
         process = start(tmp_path, *ARGS, "--resume", "--jobs", str(rng.choice([1, 2])))
         left = rng.randrange(60)
 
@@ -142,7 +142,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
         assert gone(process.pid, 5)
-    assert kills >= 2
+    assert kills >= 3
     finish(tmp_path, *ARGS, "--resume")
     assert files_of(tmp_path / "run") == whole
     assert not list((tmp_path / "run").rglob("*.dst-*"))
@@ -183,11 +183,8 @@ def test_workers_die_with_a_parent_that_is_killed_alone_and_its_lock_is_free(tmp
         pass
 
 
-SLOW = "if torch.initial_seed() == 1: time.sleep(0.2)"  # so that training is not over before it is interrupted
-
-
 def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
-    write(tmp_path, SLOW)
+    write(tmp_path)
     process = start(tmp_path, *ARGS, "--jobs", "2")
     finished = events_until(process, lambda event: event["event"] == "trial_finished")
     os.killpg(process.pid, signal.SIGINT)
@@ -201,8 +198,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
     name = f"{'dense' if finished['alpha'] is None else 'alpha=' + repr(finished['alpha'])},seed={finished['seed']}"
     kept = files_of(tmp_path / "run")
     assert f"trials/{name}/trial.json" in kept
-    assert trials_of(kept, 0).items() <= whole.items()
-    assert not trials_of(kept, 1)
+    assert kept.items() <= whole.items()
 
 
 # Kills the worker of one trial; of which one, the initial weights of its seed tell.
