@@ -41,3 +41,11 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
     monkeypatch.setattr("dst_analyze.sweep.grid.LocalWorkers", lambda jobs, again: Inline())
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[None]:
+    """The server that workers are forked from lives on from run to run, where each would import torch for its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dst_analyze.sweep.processes.cool_down", lambda: None)
+        yield

@@ -1,19 +1,25 @@
 """Real kills of real processes: whatever happens to a sweep, resumed it ends as if nothing had happened."""
 
+import io
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import torch
 from test_folder import files_of
 
+from dst_analyze.cli import main
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.lock import locked
+from dst_analyze.sweep.processes import ctrl_c_later
 
 ROOT = Path(__file__).parents[1]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PYTHONWARNINGS": "error"}
@@ -62,13 +68,25 @@ def start(folder, *args, **options):
     )
 
 
-def finish(folder, *args, code=0, **options):
-    """Run to the end; the events and what was said."""
-    process = start(folder, *args, **options)
+def finish_apart(folder, *args):
+    """Run to the end in a process of its own; the events."""
+    process = start(folder, *args)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return [json.loads(line) for line in out.splitlines()], err
+    assert (process.returncode, err) == (0, "")
+    return events_of(out)
+
+
+def finish(folder, *args, code=0):
+    """Run to the end from this process, with real workers; the events and what was said."""
+    torch.manual_seed(0)  # some models below kill a process by its seed
+    with chdir(folder), redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        ended = main(["m.py", "--out", "run", "--json", *args])
+    assert ended == code, err.getvalue()
+    return events_of(out.getvalue()), err.getvalue()
+
+
+def events_of(out):
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def members(group):
@@ -92,6 +110,30 @@ def gone(group, seconds):
     return not members(group)
 
 
+def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
+    """Though another thread takes the signal, as one of torch's or of the progress bar's may."""
+    ended, done = threading.Event(), []
+
+    def must_be_whole():
+        with ctrl_c_later():
+            signal.pthread_kill(another.ident, signal.SIGINT)
+            time.sleep(0.05)
+            done.append("the whole of it")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    another = threading.Thread(target=ended.wait)
+    another.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            must_be_whole()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+        ended.set()
+        another.join()
+    assert done == ["the whole of it"]
+
+
 def events_until(process, wanted):
     """Read events until one satisfies a condition."""
     for line in process.stdout:
@@ -102,7 +144,7 @@ def events_until(process, wanted):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, warm):
     """The sweep that nobody disturbs, with one worker."""
     folder = tmp_path_factory.mktemp("whole")
     write(folder)
@@ -112,7 +154,7 @@ def whole(tmp_path_factory):
 
 def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     write(tmp_path)
-    events, _ = finish(tmp_path, *ARGS, "--jobs", "2")
+    events = finish_apart(tmp_path, *ARGS, "--jobs", "2")
     assert events[0]["jobs"] == 2
     assert [event["event"] for event in events].count("trial_finished") == 5
     assert [event["event"] for event in events[-2:]] == ["sweep_finished", "report_written"]
@@ -143,12 +185,12 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
         kills += process.returncode == -signal.SIGKILL
         assert gone(process.pid, 5)
     assert kills >= 3
-    finish(tmp_path, *ARGS, "--resume")
+    finish_apart(tmp_path, *ARGS, "--resume")
     assert files_of(tmp_path / "run") == whole
     assert not list((tmp_path / "run").rglob("*.dst-*"))
 
 
-def test_a_search_that_is_killed_finds_what_it_would_have_found(tmp_path):
+def test_a_search_that_is_killed_finds_what_it_would_have_found(tmp_path, warm):
     searching = ("--target-remaining", "0.6,0.2", "--steps", "60", "--lr", "0.1")
     for folder in ("whole", "killed"):
         (tmp_path / folder).mkdir()
@@ -282,7 +324,7 @@ def test_a_full_disk_is_named_and_leaves_no_half(tmp_path, whole, small_disk):
     assert files_of(small_disk) == whole
 
 
-def test_a_read_only_folder_is_refused_before_training(tmp_path, small_disk):
+def test_a_read_only_folder_is_refused_before_training(tmp_path, warm, small_disk):
     write(tmp_path)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     events, err = finish(tmp_path, *ARGS, code=2)

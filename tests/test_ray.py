@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import socket
@@ -14,21 +15,24 @@ from pathlib import Path
 
 import pytest
 import test_crashes
-from test_crashes import ARGS, ENV, KILL, events_until, gone, start, trials_of, write
+from test_crashes import ENV, KILL, events_of, events_until, finish, gone, start, trials_of, write
 from test_folder import files_of
 
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.sweep.events import Notice, TrialRetried, TrialStep
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.plan import plan_sweep
 
 ray = pytest.importorskip("ray")
 
 from dst_analyze.sweep.luggage import Luggage  # noqa: E402
-from dst_analyze.sweep.ray_worker import VERSIONS, work  # noqa: E402
+from dst_analyze.sweep.parcel import Parcel  # noqa: E402
+from dst_analyze.sweep.ray_worker import VERSIONS, pack, work  # noqa: E402
 from dst_analyze.sweep.record import TrialKey  # noqa: E402
 
-OPTIONS = {"alphas": [1e-3, 3e-3], "seeds": 2, "steps": 60, "lr": 0.1}
+OPTIONS = {"alphas": [1e-3], "seeds": 2, "steps": 60, "lr": 0.1}
+ARGS = ("--alphas", "1e-3,3e-3", "--seeds", "1", "--steps", "60", "--lr", "0.1")
 RAY = ("--engine", "ray")
 
 # Ray starts its daemons with pipes and sockets that it leaves to the garbage collector.
@@ -74,17 +78,19 @@ def model(tmp_path, monkeypatch):
     return sweep
 
 
-def test_a_ray_of_this_machine_gives_the_same_bytes_and_is_gone_afterwards(tmp_path, whole):
+def test_a_ray_of_this_machine_gives_the_same_bytes_and_is_gone_afterwards(tmp_path, warm):
     write(tmp_path)
     process = start(tmp_path, *ARGS, *RAY, "--jobs", "2")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, "")
-    events = [json.loads(line) for line in out.splitlines()]
+    there = files_of(tmp_path / "run")
+    events = events_of(out)
     assert events[0]["jobs"] == 2
     names = [event["event"] for event in events]
-    assert names.count("trial_started") == names.count("trial_finished") == 5
-    assert names.count("trial_step") >= 5 * 40
-    assert files_of(tmp_path / "run") == whole
+    assert names.count("trial_started") == names.count("trial_finished") == 3
+    assert names.count("trial_step") >= 3 * 40
+    finish(tmp_path, *ARGS, "--force")
+    assert files_of(tmp_path / "run") == there
     assert gone(process.pid, 1)
     # A worker whose trial is done has left Ray and ends by itself: 11 s were seen on a machine at a load of 8.
     deadline = time.monotonic() + 20
@@ -109,7 +115,9 @@ def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, no
     (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
     assert retried.trial in trained
     assert "node" in retried.reason
-    assert trials_of(files_of(tmp_path / "run"), 0) == trials_of(whole, 0)
+    trials = trials_of(files_of(tmp_path / "run"), 0)
+    assert trials
+    assert trials.items() <= whole.items()
     assert not ray.is_initialized()
 
 
@@ -135,7 +143,7 @@ def test_a_killed_worker_is_tried_once_more_in_a_ray_that_is_there_already(tmp_p
     ray.init(cluster.address, log_to_driver=False)
     try:
         heard = []
-        record = model(KILL.replace("{times}", "1"), alphas=[1e-3], listener=heard.append)
+        record = model(KILL.replace("{times}", "1"), listener=heard.append)
         assert ray.is_initialized()
     finally:
         ray.shutdown()
@@ -173,19 +181,6 @@ def workers_of(pid):
     return found
 
 
-PACK = """
-import pickle, sys
-from pathlib import Path
-from dst_analyze.sweep.luggage import Luggage
-from dst_analyze.sweep.parcel import Parcel
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.ray_worker import VERSIONS, pack
-from dst_analyze.sweep.record import TrialKey
-
-task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
-arguments = pack(Parcel(task)), Luggage.packed(), TrialKey(1e-3, 0), VERSIONS
-Path(sys.argv[1]).write_bytes(pickle.dumps(arguments, protocol=5))
-"""
 UNPACK = """
 import pickle, sys
 from pathlib import Path
@@ -196,22 +191,22 @@ print(len(events), output.result.model_dump_json(), sep=chr(10))
 """
 
 
-def run_script(code, *args, cwd):
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)], cwd=cwd, env=ENV, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_the_users_files_travel_to_machines_that_lack_them(tmp_path, whole):
+def test_the_users_files_travel_to_machines_that_lack_them(tmp_path, monkeypatch, whole):
     home = tmp_path / "home"
     home.mkdir()
     write(home, "import sibling; sibling.used()")
     (home / "sibling.py").write_text("def used():\n    pass\n")
-    run_script(PACK, tmp_path / "parcel", cwd=home)
+    monkeypatch.chdir(home)
+    task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
+    arguments = pack(Parcel(task)), Luggage.packed(), TrialKey(1e-3, 0), VERSIONS
+    (tmp_path / "parcel").write_bytes(pickle.dumps(arguments, protocol=5))
+    monkeypatch.chdir(tmp_path)
     shutil.rmtree(home)
-    events, result = run_script(UNPACK, tmp_path / "parcel", cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", UNPACK, "parcel"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    events, result = done.stdout.splitlines()
     assert int(events) > 40
     assert json.loads(result) == json.loads(whole["trials/alpha=0.001,seed=0/trial.json"])
     assert [entry.name for entry in tmp_path.iterdir()] == ["parcel"]

@@ -79,6 +79,7 @@ class _Crew:
         try:
             with ctrl_c_later():
                 process.start()
+                self.running.append(_Worker(key, process, ours, time.perf_counter()))
         except UNSENDABLE as error:
             ours.close()
             self.shipment.lighten(f"{type(error).__name__}: {error}")
@@ -86,7 +87,6 @@ class _Crew:
         finally:
             theirs.close()
         self.waiting.popleft()
-        self.running.append(_Worker(key, process, ours, time.perf_counter()))
 
     def ready(self) -> list[_Worker]:
         """Wait until workers have something to say, or have died."""

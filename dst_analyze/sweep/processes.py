@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
+from typing import Any
 
 # A server process imports torch once and forks a worker per trial. It starts fresh, has trained nothing and holds no
 # lock, so that forking it is safe, as forking a process in which torch has used its threads is not.
@@ -26,33 +27,37 @@ def warm_up() -> None:
 
         # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
         forkserver.set_forkserver_preload(["dst_analyze.sweep.worker", "dst_analyze.sweep.parcel", "torch._dynamo"])
-        with _ctrl_c_ignored():  # by the server for good: a child is born with what its parent ignores
+        with _ctrl_c_handled_by(signal.SIG_IGN):  # by the server for good: a child is born with what its parent ignores
             forkserver.ensure_running()
 
 
 @contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # the only one that may say so
-        yield
+def _ctrl_c_handled_by(handler: Any) -> Iterator[Any]:
+    """Ctrl-C means something else for a while; gives what it meant before, None where this thread has no say in it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield None
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, handler)
     try:
-        yield
+        yield before
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C waits until this is over: a server that is left in the middle of a request complains with a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Ctrl-C waits until this is over: a server that is left in the middle of a request complains with a traceback.
+
+    Blocking the signal would not do: it is blocked in one thread, another takes it, and Python still raises here.
+    """
+    came: list[int] = []
     try:
-        yield
+        with _ctrl_c_handled_by(lambda number, frame: came.append(number)):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def cool_down() -> None:
