@@ -185,7 +185,7 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(tmp_path, whole):
         kills += process.returncode == -signal.SIGKILL
         assert gone(process.pid, 5)
     assert kills >= 3
-    finish_apart(tmp_path, *ARGS, "--resume")
+    finish(tmp_path, *ARGS, "--resume")
     assert files_of(tmp_path / "run") == whole
     assert not list((tmp_path / "run").rglob("*.dst-*"))
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 from pydantic import ValidationError
-from scipy import stats
+from scipy.special import stdtrit
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
@@ -256,5 +256,6 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     """Student's interval of the mean; nothing is known from one value."""
     if len(values) < 2:
         return -math.inf if values else math.nan, math.inf if values else math.nan
-    half = stats.t.ppf((1 + _CONFIDENCE) / 2, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(np.mean(values) - half), float(np.mean(values) + half)
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2)) * error
+    return mean - half, mean + half

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import kendalltau
 
 from dst_analyze.sweep.record import UNPRUNED
 
@@ -41,6 +40,8 @@ class Stability:
 
 def agreement(one: np.ndarray, other: np.ndarray) -> float:
     """Kendall's tau-b of two readings; -1 where all layers of one are tied, as there is no order to agree with."""
+    from scipy.stats import kendalltau  # here, as it takes every worker a second to import, and few trials ask
+
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return -1.0
     return float(kendalltau(one, other).statistic)
