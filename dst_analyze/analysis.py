@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import fx
 
+from dst_analyze.baselines.agreement import Ways, ways_of
+from dst_analyze.baselines.measure import baselines_of
+from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
@@ -64,6 +68,10 @@ class Analysis:
         if steps is not None:
             task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
         return verified(task, self.record, plan, seeds=seeds)
+
+    def baselines(self, methods: Sequence[Method] = METHODS) -> Ways:
+        """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""
+        return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
         return write_report(self.record.folder)

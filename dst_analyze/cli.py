@@ -115,6 +115,7 @@ def analyze(
     fresh: bool,
     verify: bool,
     verify_seeds: int,
+    baselines: str | None,
     open_page: bool,
     tensorboard: bool,
     quiet: bool,
@@ -135,6 +136,7 @@ def analyze(
         if print_config:
             click.echo(as_toml(ctx.command, ctx.params), nl=False)
             return 0
+        from dst_analyze.baselines.values import methods_of
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
@@ -148,6 +150,7 @@ def analyze(
 
         asked = slim_asked(options)
         check_asked(asked)  # before hours of training, not after
+        methods = methods_of(baselines)
         given = {name: value for name, value in options.items() if value is not None}
         given["model_args"] = parse_model_args(model_args)
         existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
@@ -172,6 +175,7 @@ def analyze(
             elif not quiet:
                 listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
             record = run_plan(plan, all_of(*listeners), workers)
+        from dst_analyze.baselines.measure import baselines_of
         from dst_analyze.slimming.suggestion import suggested_once, verified
 
         with redirect_stdout(sys.stderr):
@@ -180,6 +184,11 @@ def analyze(
             if verify and not isinstance(suggestion, DstError):
                 said = (lambda *_: None) if quiet or as_json else _say_score
                 proof = verified(plan.task, record, suggestion.plan, seeds=verify_seeds, listener=said)
+            if methods:
+                try:
+                    baselines_of(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say)
+                except DstError as error:  # the sweep is not to be lost to it
+                    _say(f"no baselines: {error.cause}")
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)
@@ -269,9 +278,13 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
 
 
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
 def _say_score(name: str, seed: int, score: float | None) -> None:
     """One training of a proof has ended."""
-    click.echo(f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}", err=True)
+    _say(f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}")
 
 
 @commands.command()

@@ -189,6 +189,11 @@ proof_options = section(
     click.option(
         "--verify-seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each."
     ),
+    click.option(
+        "--baselines",
+        metavar="WAY,...",
+        help="Rank the layers in other ways too, for comparison: magnitude, sensitivity.",
+    ),
 )
 
 trying_options = section(

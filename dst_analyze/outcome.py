@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dst_analyze.baselines.agreement import read_ways
 from dst_analyze.errors import DstError
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, NONE, REDUNDANT
@@ -15,7 +16,16 @@ from dst_analyze.slimming.values import Verification
 from dst_analyze.sweep.fast import SUFFIX
 from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.record import SweepRecord
-from dst_analyze.terminal import note_text, plan_table, plan_words, show, sweep_table, verification_table, visible
+from dst_analyze.terminal import (
+    note_text,
+    plan_table,
+    plan_words,
+    show,
+    sweep_table,
+    verification_table,
+    visible,
+    ways_table,
+)
 from dst_analyze.text import elide, short, wrapped
 from dst_analyze.usage import PROGRAM
 
@@ -41,6 +51,9 @@ def show_outcome(
         show(where, plan_table(suggestion.plan, where.width), *wrapped(plan_words(suggestion.plan), where.width))
     if proof is not None:
         show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
+    ways = read_ways(record, ranking)
+    if ways is not None:
+        show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
     rows = summary(record, ranking, suggestion, proof, page)
     show(where, "", *(f"{name:<12}{visible(text)}" for name, text in rows))
 

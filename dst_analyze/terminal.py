@@ -19,6 +19,7 @@ from dst_analyze.text import short as short
 from dst_analyze.text import visible as visible
 
 if TYPE_CHECKING:
+    from dst_analyze.baselines.agreement import Ways
     from dst_analyze.model.tracing import TracedModel
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.slimming.values import SlimPlan, Verification
@@ -152,6 +153,20 @@ def verification_table(found: Verification, width: int) -> Table:
     unit = "accuracy %" if found.score == "accuracy" else "loss"
     heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
     return _table("model", heads, [entry.name for entry in found.entries], rows, width)
+
+
+def ways_table(found: Ways, width: int) -> Table:
+    """Ways to rank, and how far they agree."""
+    rows = [
+        [
+            "" if math.isnan(tau := found.tau.at[found.ways[0].name, way.name]) else f"{tau:.2f}",
+            "" if math.isnan(way.itself) else f"{way.itself:.2f}",
+            f"{way.steps:,}",
+        ]
+        for way in found.ways
+    ]
+    heads = ["tau to the sweep", "W over its settings", "steps of training"]
+    return _table("ranked by", heads, [way.name for way in found.ways], rows, width)
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 from test_folder import make_run
 
+from dst_analyze.baselines.values import METHODS, Baselines, Measurement
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError
 from dst_analyze.ranking.source import rank_run, ranking_of
@@ -42,6 +43,11 @@ def stranger(path):
     ]
     found = Verification(score="accuracy", steps=1, seeds=(0, 1), entries=tuple(entries))
     (path / "verification.json").write_text(found.model_dump_json())
+    ways = [
+        Measurement(method=method, setting=0.5, seed=0, values={"conv1": 0.5, "conv2": 0.4, "fc": 0.9})
+        for method in METHODS
+    ]
+    (path / "baselines.json").write_text(Baselines(steps=1, samples=1, measured=tuple(ways)).model_dump_json())
     (path / "groups.csv").write_text("layer,group\nconv1,a\nconv2,a\n")
     (path / "changes.csv").write_text("layer,before,after\nconv1,nn.Linear(1),nn.Linear(2)\n")
     (path / ".lock").unlink()

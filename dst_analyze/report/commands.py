@@ -6,16 +6,20 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from dst_analyze.baselines.agreement import Ways
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.record import SweepConfig, SweepRecord
 
 
-def commands(record: SweepRecord, plan: SlimPlan | None, proof: Verification | None) -> list[str]:
+def commands(
+    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, ways: Ways | None = None
+) -> list[str]:
     """What to type; nothing for a run of an object in memory, which only its own program can make again."""
     config, run = record.config, Path(record.folder).name
     if not config.can_be_made_again:
         return []
-    lines = [shlex.join(["dst-analyze", config.model, *_options(record)])]
+    beside = ["--baselines", ",".join(ways.measured)] if ways else []
+    lines = [shlex.join(["dst-analyze", config.model, *_options(record), *beside])]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
         lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule]))

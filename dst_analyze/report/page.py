@@ -16,7 +16,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dst_analyze.ranking.formats import signed
+from dst_analyze.baselines.agreement import read_ways
+from dst_analyze.ranking.formats import place, signed
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
 from dst_analyze.ranking.table import by_reason, export_table
@@ -79,7 +80,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     ranking = ranking or rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
-    picture = read_picture(record, ranking)
+    picture, ways = read_picture(record, ranking), read_ways(record, ranking)
     rows, data = rows_of(record, ranking)
     sheet = Sheet()
     names = list(record.layers["layer"])
@@ -113,7 +114,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
-        commands=commands(record, plan, proof),
+        commands=commands(record, plan, proof, ways),
+        ways=ways,
     )
 
 
@@ -128,7 +130,7 @@ def rendered(template: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
-    environment.filters.update(alpha=alpha_label, shown=shown_name)
+    environment.filters.update(alpha=alpha_label, shown=shown_name, place=place, agreement=agreement)
     style, script = (files("dst_analyze.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
     return environment.get_template(template).render(
         style=Markup(style),
@@ -257,6 +259,11 @@ def interval(row: Any, kind: str) -> str:
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "–"
     return f"{score(row.low, kind)} to {score(row.high, kind)}"
+
+
+def agreement(value: float) -> str:
+    """A tau or a W; a dash where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def count(number: float | None) -> str:

@@ -22,8 +22,8 @@ from dst_analyze.sweep.files import write_bytes
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import Json, SweepRecord
 from dst_analyze.sweep.threads import torch_threads
-from dst_analyze.sweep.train import DivergedError, evaluate, train
-from dst_analyze.sweep.trial import Task, seeded
+from dst_analyze.sweep.train import DivergedError, evaluate
+from dst_analyze.sweep.trial import Task, seeded, trained_model
 
 Scored = Callable[[str, int, float | None], None]
 """Told of every training that has ended: contender, seed, score (None: it diverged)."""
@@ -86,15 +86,7 @@ def verify_plan(
 
 def trained(task: Task, coupling: Coupling, contender: Contender, seed: int) -> nn.Module:
     """A contender trained from scratch on the task's budget."""
-    with seeded(seed):
-        model = fresh(contender, task.traced, coupling, task.source).to(task.device.name)
-        objective = task.objective(task.traced.model)
-        optimizer, schedule = task.recipe.start(model)
-        train(
-            model, task.train_data.stream(seed), objective, optimizer, schedule, task.device,
-            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
-        )  # fmt: skip
-        return model
+    return trained_model(task, lambda: fresh(contender, task.traced, coupling, task.source), seed)
 
 
 def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:

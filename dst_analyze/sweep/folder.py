@@ -29,6 +29,7 @@ from dst_analyze.sweep.files import (
     writing,
 )
 from dst_analyze.sweep.layout import (
+    BASELINES,
     CONFIG,
     DERIVED,
     GRAPH,
@@ -214,7 +215,8 @@ def _start(path: Path, head: Head) -> None:
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            for name in (*DERIVED, OPTIONS, SCALARS, VERIFIED, TRIALS, GRAPH, LAYERS, CONFIG, SUMS, MANIFEST):
+            beside = (OPTIONS, SCALARS, BASELINES, VERIFIED)
+            for name in (*DERIVED, *beside, TRIALS, GRAPH, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():

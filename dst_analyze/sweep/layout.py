@@ -19,12 +19,12 @@ CHANGES, RATIOS, GROUPS = "changes.csv", "torch_pruning.json", "groups.csv"
 VERIFICATION, VERIFIED = "verification.json", "verified"
 DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
 """Made from the trials, or from what was made from them."""
-OPTIONS, SCALARS = "run.toml", "tensorboard"
-"""As the command line was given them; what `--tensorboard` has drawn."""
+OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
+"""As the command line was given them; what `--tensorboard` has drawn, what `--baselines` has measured."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
 
-_OURS = {CONFIG, MANIFEST, LAYERS, GRAPH, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, LOCK, OWNER}
+_OURS = {CONFIG, MANIFEST, LAYERS, GRAPH, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, BASELINES, LOCK, OWNER}
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
 NAME_COLUMNS = ("layer", "parameter")

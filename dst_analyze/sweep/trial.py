@@ -135,6 +135,18 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
+def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A model as it is, nothing masked, trained on the task's budget; ``build`` makes it, the seed being set."""
+    with seeded(seed):
+        model = build().to(task.device.name)
+        optimizer, schedule = task.recipe.start(model)
+        train(
+            model, task.train_data.stream(seed), task.objective(task.traced.model), optimizer, schedule, task.device,
+            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
+        )  # fmt: skip
+        return model
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Every generator that a model or its data may draw from starts at the seed, and is put back afterwards."""

@@ -1,0 +1,126 @@
+"""How far ways to rank layers agree: with each other, and each with itself from one setting to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kendalltau
+
+from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.statistics import kendalls_w, ranks, redundancy
+from dst_analyze.sweep.layout import BASELINES
+from dst_analyze.sweep.reading import read_json
+from dst_analyze.sweep.record import SweepRecord
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to rank: ``itself`` is Kendall's W over its settings (alphas, shares left), NaN for one setting."""
+
+    name: str
+    order: np.ndarray  # by layer, 1 for the most redundant
+    settings: int
+    itself: float
+    steps: int
+    """Of training, over all settings and seeds."""
+
+    @property
+    def about(self) -> str:
+        return ABOUT[self.name]
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Ways to rank the same layers, the sweep's first. ``layers`` are those that all of them rank."""
+
+    layers: tuple[str, ...]
+    ways: tuple[Way, ...]
+    tau: pd.DataFrame
+    """Kendall's tau-b between any two, by name; NaN where one of them tells no two layers apart."""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Those that `--baselines` was asked for."""
+        return tuple(way.name for way in self.ways if way.name in METHODS)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per layer, in the order of the sweep: its rank in each way."""
+        table = pd.DataFrame({"layer": self.layers, **{way.name: way.order for way in self.ways}})
+        return table.sort_values(["sweep", "layer"], kind="stable").reset_index(drop=True)
+
+    @property
+    def verdict(self) -> str:
+        """In sentences: who is consistent with itself, and who agrees with the sweep."""
+        sweep, *others = self.ways
+        told = [] if np.isnan(sweep.itself) else [f"the sweep agrees with itself over alphas to W {sweep.itself:.2f}"]
+        for way in others:
+            tau = float(self.tau.at[sweep.name, way.name])
+            close = "tells no two layers apart" if np.isnan(tau) else f"agrees with the sweep to tau {tau:.2f}"
+            within = "" if np.isnan(way.itself) else f" and with itself over its settings to W {way.itself:.2f}"
+            told.append(f"{way.name} {close}{within}")
+        text = "; ".join(told)
+        return f"{text[0].upper()}{text[1:]}."
+
+
+def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:
+    """Those of a run folder; None where `--baselines` has measured nothing."""
+    path = record.folder / BASELINES
+    return ways_of(record, ranking, read_json(path, Baselines)) if path.exists() else None
+
+
+def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
+    """The sweep's ranking beside those of the baselines and of the initial weights."""
+    table = ranking.table.set_index("layer")
+    known = [set(measurement.values) for measurement in found.measured]
+    layers = [
+        layer
+        for layer in record.layers["layer"]
+        if layer in table.index and not np.isnan(table.at[layer, "redundancy"]) and all(layer in v for v in known)
+    ]
+    table = table.loc[layers]
+    params = table["params"].to_numpy(float)
+    scores = {"sweep": table["redundancy"].to_numpy(float)}
+    ways = [Way("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
+    for method in found.methods:
+        rows = _by_setting(found, method, layers, params)
+        scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
+        steps = found.steps * found.seeds(method)
+        ways.append(Way(method, ranks(scores[method]), len(rows), _w(rows), steps))
+    scores["initialisation"] = table["null_redundancy"].to_numpy(float)
+    ways.append(Way("initialisation", ranks(scores["initialisation"]), 1, float("nan"), 0))
+    names = [way.name for way in ways]
+    between = [[_tau(scores[one], scores[other]) for other in names] for one in names]
+    return Ways(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))
+
+
+def _own(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:
+    """The sweep's settings, its agreement over them, and its steps: of the trials that the ranking stands on."""
+    by_alpha = ranking.by_alpha.pivot(index="alpha", columns="layer", values="rank")[layers].dropna()
+    rows = -by_alpha.to_numpy(float)
+    steps = sum(t.steps for t in record.trials if t.alpha is not None and not t.control)
+    return len(rows), _w(rows), steps
+
+
+def _by_setting(found: Baselines, method: str, layers: list[str], params: np.ndarray) -> np.ndarray:
+    """How redundant each layer is at each setting, seeds averaged: the larger, the more."""
+    rows: dict[float, list[np.ndarray]] = {}
+    for measurement in found.measured:
+        if measurement.method == method:
+            values = np.array([measurement.values[layer] for layer in layers])
+            score = redundancy(values[None], params)[0] if method == "magnitude" else -values
+            rows.setdefault(measurement.setting, []).append(score)
+    return np.array([np.mean(seeds, axis=0) for seeds in rows.values()])
+
+
+def _w(rows: np.ndarray) -> float:
+    return kendalls_w(ranks(rows)) if len(rows) > 1 and rows.shape[1] > 1 else float("nan")
+
+
+def _tau(one: np.ndarray, other: np.ndarray) -> float:
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(kendalltau(np.round(one, 12), np.round(other, 12)).statistic)

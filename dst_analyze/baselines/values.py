@@ -1,0 +1,70 @@
+"""What other ways of ranking have measured, as the run folder keeps it. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from dst_analyze.errors import OptionError
+from dst_analyze.sweep.record import Json
+
+Method = Literal["magnitude", "sensitivity"]
+METHODS: tuple[Method, ...] = get_args(Method)
+SETTINGS: dict[Method, tuple[float, ...]] = {"magnitude": (0.5, 0.2, 0.1, 0.05), "sensitivity": (0.5, 0.2, 0.1)}
+"""Shares of the weights that are left: of the whole model by magnitude, of one layer at a time for its sensitivity."""
+ABOUT: dict[str, str] = {
+    "sweep": "this ranking",
+    "magnitude": "what is left of each layer when the smallest weights of the trained dense model go",
+    "sensitivity": "how far the loss of the trained dense model rises when the smallest weights of one layer go",
+    "initialisation": "what is left of each layer when the smallest of the initial weights go",
+}
+
+
+class Measurement(Json):
+    """One way at one setting with the dense model of one seed: for each layer the share left, or the rise in loss."""
+
+    method: Method
+    setting: float
+    seed: int
+    values: dict[str, float]
+
+
+class Baselines(Json):
+    """All that was measured: ``steps`` of dense training for each seed, losses on ``samples`` samples."""
+
+    schema_version: Literal[1] = 1
+    steps: int
+    samples: int
+    measured: tuple[Measurement, ...]
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        found = {measurement.method for measurement in self.measured}
+        return tuple(method for method in METHODS if method in found)
+
+    def of(self, method: Method) -> list[Measurement]:
+        return [measurement for measurement in self.measured if measurement.method == method]
+
+    def seeds(self, method: Method) -> int:
+        return len({measurement.seed for measurement in self.of(method)})
+
+    def covers(self, methods: Iterable[Method], seeds: Iterable[int], steps: int) -> bool:
+        """Whether nothing that is asked for is missing."""
+        there = {(measurement.method, measurement.seed) for measurement in self.measured}
+        wanted = {(method, seed) for method in methods for seed in seeds}
+        return self.steps == steps and wanted <= there
+
+
+def methods_of(text: str | None) -> tuple[Method, ...]:
+    """``magnitude,sensitivity`` as methods, in the order in which they are told; nothing where nothing is asked."""
+    if text is None:
+        return ()
+    asked = [name.strip() for name in text.split(",")]
+    for name in asked:
+        if name not in METHODS:
+            raise OptionError(
+                f"there is no way to rank called {name!r}",
+                place=f"--baselines {text}",
+                hint=f"choose from {', '.join(METHODS)}",
+            )
+    return tuple(method for method in METHODS if method in asked)
