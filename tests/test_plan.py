@@ -163,6 +163,20 @@ def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
     assert {g.group: g.reason for g in far.groups if g.reason} == {"2": "kept, as asked", "7": "kept, as asked"}
 
 
+@settings(max_examples=30, deadline=None)
+@given(densities, st.floats(0.1, 0.9))
+def test_what_is_needed_does_not_pay_for_what_is_unclear(found, share):
+    """Two groups stay as they are, the third is needed: it keeps its part, and the plan says what that costs."""
+    unclear = Limits(round_to=1, unclear=("0", "7"))
+    needed = unclear.model_copy(update={"needed": ("2",), "needed_share": math.sqrt(share)})
+    without, plan = planned(evidence(*found), unclear, params=share), planned(evidence(*found), needed, params=share)
+    (before,), (after,) = ([g.new_width for g in p.groups if g.group == "2"] for p in (without, plan))
+    assert after == max(before, math.ceil(math.sqrt(share) * 64))
+    if plan.reached["params"] > 1.02 * share:
+        assert f"what is needed keeps {math.sqrt(share):.0%}" in plan.notes[0]
+    assert SlimPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
 def test_the_thinnest_units_go_first_and_of_equals_the_smallest():
     found = evidence(1.0, 1.0, 1.0)
     units = np.full(32, 0.9)

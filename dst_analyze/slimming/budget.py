@@ -85,7 +85,8 @@ def allowed_widths(limits: Limits, group: Group) -> list[int]:
     """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
     per_unit = group.per_unit
     step = max(1, -(-limits.round_to // per_unit)) if per_unit < limits.round_to else 1
-    least = min(group.width, max(group.floor, -(-limits.min_width // per_unit)))
+    channels = limits.least(group.layers("produces"), group.width * per_unit)
+    least = min(group.width, max(group.floor, -(-channels // per_unit)))
     widths = [width for width in range(step, group.width, step) if width >= least] or [least]
     return sorted({*widths, group.width})
 

@@ -34,8 +34,8 @@ def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | No
     # By the budget the suggestion was made for; each as large as the suggestion came out.
     counted = [name for name in plan.asked if name != "latency"] or ["params"]
     asked = {name: plan.reached[name] for name in counted}
-    # What the user asked for holds for all; that some layers are unclear is the suggestion's own evidence.
-    limits = plan.limits.model_copy(update={"unclear": ()})
+    # What the user asked for holds for all; that some layers are unclear or needed is the suggestion's own evidence.
+    limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
 
     def of(evidence: Evidence) -> SlimPlan:
         return plan_widths(traced, coupling, evidence, rule="density", limits=limits, asked=asked)

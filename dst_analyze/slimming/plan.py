@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.verdict import NOT_MEASURED, UNCLEAR
+from dst_analyze.ranking.verdict import LABELS, NEEDED, NOT_MEASURED, UNCLEAR
 from dst_analyze.slimming.budget import (
     DEFAULT_RULE,
     RULES,
@@ -65,18 +66,23 @@ def suggest_widths(
     """
     coupling = coupling or couple(traced)
     evidence = sweep_evidence(coupling, record)
-    unclear = () if include_unclear else unclear_layers(record)
-    limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep), unclear=unclear)
+    limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep))
     given = {"params": target_params, "macs": target_macs, "latency": target_latency}
     asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
+    if not include_unclear:
+        # What is needed loses no more than it would if all layers were thinned alike.
+        alike = math.sqrt(max(0.0, min(1.0, *asked.values())))
+        labels = labelled_layers(record)
+        found = {"unclear": (*labels[UNCLEAR], *labels[NOT_MEASURED]), "needed": labels[NEEDED], "needed_share": alike}
+        limits = limits.model_copy(update=found)
     plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
     return plan.model_copy(update={"depth": empty_branches(traced, list(late_ratios(record, "remaining").values()))})
 
 
-def unclear_layers(record: SweepRecord) -> tuple[str, ...]:
-    """Layers of which the ranking cannot say whether they are redundant or needed."""
+def labelled_layers(record: SweepRecord) -> dict[str, tuple[str, ...]]:
+    """What the ranking calls redundant, needed, unclear, and what was not measured."""
     table = rank_layers(record).table
-    return tuple(table.loc[table["label"].isin((UNCLEAR, NOT_MEASURED)), "layer"])
+    return {label: tuple(table.loc[table["label"] == label, "layer"]) for label in LABELS}
 
 
 def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
@@ -253,10 +259,13 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
         if name in binding or (binding and reached[name] < share):
             continue  # another budget was the tighter one
         least = all(
-            group.new_width <= max(limits.min_width, limits.round_to) for group in plan.groups if not group.reason
+            group.new_width < limits.least(group.layers, group.width) + limits.round_to
+            for group in plan.groups
+            if not group.reason
         )
         if reached[name] > share and least:
-            why = "every group that may be narrowed is at its floor, and the rest stays (frozen, kept or unclear)"
+            needed = f"; what is needed keeps {limits.needed_share:.0%}" if limits.needed else ""
+            why = f"every group that may be narrowed is at its floor, the rest stays (frozen, kept or unclear){needed}"
         elif reached[name] > share:
             why = f"widths are multiples of {limits.round_to}"
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -55,13 +55,21 @@ class TensorShape(Json):
 class Limits(Json):
     """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches.
 
-    ``unclear`` are layers about which too little is known to narrow them.
+    ``unclear`` are layers about which too little is known to narrow them. What ``needed`` layers alone make keeps at
+    least ``needed_share`` of its width: where the unclear ones stay as they are, it would otherwise pay for them all.
     """
 
     round_to: int = 8
     min_width: int = 1
     keep: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    needed_share: float = 0.0
+
+    def least(self, layers: Collection[str], width: int) -> int:
+        """The narrowest that channels of these layers may become, rounding apart."""
+        needed = bool(layers) and set(layers) <= set(self.needed)
+        return max(self.min_width, math.ceil(self.needed_share * width) if needed else 0)
 
 
 class EmptyBranch(Json):
