@@ -20,7 +20,7 @@ from dst_analyze.sweep.plan import plan_sweep
 
 ROOT = Path(__file__).parents[2]
 NETS = ROOT / "benchmarks" / "nets.py"
-PLAIN = Path(__file__).with_name("plain_sgd.py")
+LENETS = Path(__file__).with_name("lenets.py")
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def _table_1(model: str, options: dict[str, Any], remaining: float, accuracy: fl
 
 
 EXPERIMENTS = {
-    "lenet-300-100": _table_1(f"{PLAIN}:lenet_300_100", _MNIST, 2.48, 97.69),
-    "lenet-5-caffe": _table_1(f"{PLAIN}:lenet_5", _MNIST, 1.64, 99.11),
+    "lenet-300-100": _table_1(f"{LENETS}:lenet_300_100", _MNIST, 2.48, 97.69),
+    "lenet-5-caffe": _table_1(f"{LENETS}:lenet_5", _MNIST, 1.64, 99.11),
     "lstm-a": _table_1("example:lstm-a", _LSTM, 1.93, 98.70),
     "lstm-b": _table_1("example:lstm-b", _LSTM, 0.98, 98.89),
     **{
