@@ -1,4 +1,4 @@
-"""The paper's LeNets on standardised images, with the paper's optimizer. On raw ones they prune less (docs/evidence.md)."""
+"""The paper's LeNets on standardised images, with the paper's optimizer; on raw ones they prune less."""
 
 from __future__ import annotations
 
