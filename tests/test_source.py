@@ -191,3 +191,27 @@ def test_a_layer_that_does_not_say_how_it_was_built_is_refused() -> None:
     traced = trace_model(nn.Sequential(nn.Linear(5, 8), Own(8), nn.Linear(8, 4)), torch.randn(3, 5))
     with pytest.raises(SourceError, match="Own"):
         source_of_model(slimmed(traced))
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm with an activation in it, which an argument chose that no attribute keeps."""
+
+    def __init__(self, num_features: int, kind: type[nn.Module] = nn.ReLU) -> None:
+        super().__init__(num_features)
+        self.act = kind()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        active: torch.Tensor = self.act(super().forward(x))
+        return active
+
+
+def test_parts_of_a_strangers_layer_are_written_down(tmp_path: Path) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3), NormAct(16, nn.Hardswish), nn.Conv2d(16, 16, 3), NormAct(16), nn.Conv2d(16, 4, 3)
+    )
+    small = slimmed(trace_model(model, torch.randn(2, 3, 9, 9)))
+    path = write_source(small, tmp_path / "slim_model.py")
+    text = path.read_text()
+    assert "with_parts(NormAct(8), act=nn.Hardswish())" in text
+    assert "with_parts(NormAct(8), act=nn.ReLU())" not in text  # it is one by itself
+    assert same_outputs(small.eval(), imported(path).build_model().eval(), [torch.randn(2, 3, 9, 9)])

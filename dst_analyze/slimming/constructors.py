@@ -26,6 +26,7 @@ _RECURRENT_DEFAULTS = {
 _HARMLESS = {"__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters"}
 
 
+WITH_PARTS = "with_parts"
 _TORCH_LAYERS = frozenset(kind for kind in vars(nn).values() if isinstance(kind, type)) - {nn.Module}
 
 
@@ -81,12 +82,16 @@ def construct(module: nn.Module, imports: Imports) -> str:
     else:
         name = imports.name(kind.__module__, kind.__name__)
     arguments = _recurrent(module) if isinstance(module, nn.RNNBase) else _arguments(module, kind)
+    parts: dict[str, nn.Module] = {}
     if not name.startswith("nn.") and not isinstance(module, HeadAttention):
-        _prove(module, kind, dict(arguments))
+        parts = _prove(module, kind, dict(arguments))
     required = [key for key, parameter in inspect.signature(kind).parameters.items() if _is_required(parameter)]
     if isinstance(module, nn.RNNBase):
         required = ["input_size", "hidden_size"]
-    return f"{name}({', '.join(literal(v) if key in required else f'{key}={literal(v)}' for key, v in arguments)})"
+    call = f"{name}({', '.join(literal(v) if key in required else f'{key}={literal(v)}' for key, v in arguments)})"
+    if not parts:
+        return call
+    return f"{WITH_PARTS}({call}, {', '.join(f'{key}={construct(part, imports)}' for key, part in parts.items())})"
 
 
 def _written_as(kind: type[nn.Module]) -> Any:
@@ -143,12 +148,24 @@ def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in found if key not in _RECURRENT_DEFAULTS or value != _RECURRENT_DEFAULTS[key]]
 
 
-def _prove(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> None:
-    """A stranger's class: build one here, to see that its attributes do say how."""
+def _prove(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
+    """A stranger's class: build one here, to see that its attributes do say how; but for the parts that this returns.
+
+    An activation inside of a norm, say: an argument decided on it, under a name that no attribute has.
+    """
     try:
         twin = kind(**arguments)
     except Exception as error:
         raise SourceError(f"a {kind.__name__} cannot be built from its attributes: {error}") from error
+    theirs = dict(twin.named_children())
+    parts = {
+        key: part
+        for key, part in module.named_children()
+        if is_plain(key) and key in theirs and repr(part) != repr(theirs[key])
+    }
+    for key, part in parts.items():
+        setattr(twin, key, part)
     same = [{name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (module, twin)]
     if same[0] != same[1] or repr(module) != repr(twin):
         raise SourceError(f"a {kind.__name__} built from its attributes is another one")
+    return parts

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import fx, nn
 
 from dst_analyze.slimming.attention import HeadAttention
-from dst_analyze.slimming.constructors import Imports, construct
+from dst_analyze.slimming.constructors import WITH_PARTS, Imports, construct
 from dst_analyze.slimming.statements import forward_lines
 from dst_analyze.slimming.writing import attribute, identifier, is_listed, is_plain, literal, wrapped
 
@@ -153,6 +153,12 @@ _BLOCK = '''class Block(nn.Module):
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)'''
+_WITH_PARTS = '''def with_parts(module: nn.Module, **parts: nn.Module) -> nn.Module:
+    """A layer in which some of its own parts are others."""
+    for name, part in parts.items():
+        setattr(module, name, part)
+    return module'''
+
 _DEPTH = '''class StochasticDepth(nn.Module):
     """Leaves its input out at random while training: whole batches, or row by row."""
 
@@ -172,6 +178,8 @@ def _helpers(lines: list[str], slim: fx.GraphModule) -> Iterator[str]:
     text = "\n".join(lines)
     if "Block(" in text:
         yield _BLOCK
+    if f"{WITH_PARTS}(" in text:
+        yield _WITH_PARTS
     if "StochasticDepth(" in text:
         yield _DEPTH
     if any(isinstance(module, HeadAttention) for module in slim.modules()):
