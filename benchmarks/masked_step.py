@@ -1,9 +1,10 @@
 """Cost of masking: one masked training step over one dense step, interleaved, one thread, same optimizer.
 
-    python benchmarks/masked_step.py [--model NAME ...] [--repeats 60] [--out FILE.csv]
+    python benchmarks/masked_step.py [--model NAME ...] [--threshold vector scalar matrix] [--repeats 60] [--out FILE]
 
 A masked step is all of it: masked forward with the reset check, sparsity loss, backward, optimizer. Reported is the
-median of the ratios of neighbouring steps, so that a slow moment of a shared machine hits both sides alike.
+median of the ratios of neighbouring steps, so that a slow moment of a shared machine hits both sides alike; ``added``
+are the thresholds as a share of the model's parameters.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -20,9 +23,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dst_analyze.masking.masked import MaskedModel, mask_model
+from dst_analyze.masking.layer import Threshold
+from dst_analyze.masking.masked import MaskedModel, Operator, mask_model
 from dst_analyze.model.vision import torchvision_module
 
+OPERATORS: tuple[Operator, ...] = ("eager", "compiled")
 BARS = {"lenet-300-100": 1.5, "vgg-16": 1.06, "resnet-18": 1.06, "lstm": 1.2}
 
 
@@ -85,12 +90,14 @@ def stepper(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
     return step
 
 
-def measure(name: str, repeats: int) -> list[dict[str, object]]:
+def measure(name: str, repeats: int, thresholds: Sequence[Threshold]) -> list[dict[str, object]]:
     torch.manual_seed(0)
     model, x = MODELS[name]()
-    steps = {"dense": stepper(model, x)}
-    for operator in ("eager", "compiled"):
-        steps[operator] = stepper(mask_model(model, x[:2], operator=operator), x)
+    steps, added = {"dense": stepper(model, x)}, {}
+    for operator, threshold in product(OPERATORS, thresholds):
+        masked = mask_model(model, x[:2], operator=operator, threshold=threshold)
+        steps[operator + threshold] = stepper(masked, x)
+        added[threshold] = masked.thresholds.numel() / sum(p.numel() for p in model.parameters())
     for step in steps.values():
         for _ in range(3):
             step()
@@ -101,12 +108,14 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
             step()
             seconds[key].append(time.perf_counter() - start)
     rows = []
-    for operator in ("eager", "compiled"):
-        ratios = [a / b for a, b in zip(seconds[operator], seconds["dense"], strict=True)]
+    for operator, threshold in product(OPERATORS, thresholds):
+        ratios = [a / b for a, b in zip(seconds[operator + threshold], seconds["dense"], strict=True)]
         rows.append(
             {
                 "model": name,
                 "operator": operator,
+                "threshold": threshold,
+                "added": round(added[threshold], 5),
                 "ratio": round(statistics.median(ratios), 3),
                 "bar": BARS[name],
                 "dense_ms": round(1e3 * statistics.median(seconds["dense"]), 2),
@@ -118,13 +127,15 @@ def measure(name: str, repeats: int) -> list[dict[str, object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", action="append", choices=sorted(MODELS))
+    parser.add_argument("--threshold", nargs="+", choices=get_args(Threshold), default=["vector"])
     parser.add_argument("--repeats", type=int, default=0, help="steps of each kind (default: by model)")
     parser.add_argument("--out")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = ["model,operator,ratio,bar,dense_ms"]
+    lines = ["model,operator,threshold,added,ratio,bar,dense_ms"]
     for name in options.model or MODELS:
-        for row in measure(name, options.repeats or {"lenet-300-100": 400, "lstm": 60}.get(name, 15)):
+        repeats = options.repeats or {"lenet-300-100": 400, "lstm": 60}.get(name, 15)
+        for row in measure(name, repeats, options.threshold):
             lines.append(",".join(str(value) for value in row.values()))
             print(lines[-1], flush=True)
     if options.out:
