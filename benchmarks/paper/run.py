@@ -3,8 +3,9 @@
     python benchmarks/paper/run.py --data-root ../shared/data --out paper lenet-300-100 vgg ...
     python benchmarks/paper/run.py --list
 
-Without names all of them, which takes a day on two cores. `evidence.py` makes the tables of docs/evidence.md from what
-is there; each run's report.html has its figures.
+From the project's root, as a run names its model's file as it is named here. Without names all of them, which takes a
+day on two cores. `evidence.py` makes the tables of docs/evidence.md from what is there; each run's report.html has its
+figures.
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ from dst_analyze.analysis import Analysis
 from dst_analyze.sweep.grid import chosen_engine, run_plan
 from dst_analyze.sweep.plan import plan_sweep
 
-ROOT = Path(__file__).parents[2]
-NETS = ROOT / "benchmarks" / "nets.py"
-LENETS = Path(__file__).with_name("lenets.py")
+NETS, LENETS = "benchmarks/nets.py", "benchmarks/paper/lenets.py"
 
 
 @dataclass(frozen=True)
