@@ -157,10 +157,12 @@ def verification_table(found: Verification, width: int) -> Table:
 
 def ways_table(found: Ways, width: int) -> Table:
     """Ways to rank, and how far they agree."""
+    from dst_analyze.ranking.formats import agreement
+
     rows = [
         [
-            "" if math.isnan(tau := found.tau.at[found.ways[0].name, way.name]) else f"{tau:.2f}",
-            "" if math.isnan(way.itself) else f"{way.itself:.2f}",
+            agreement(found.tau.at[found.ways[0].name, way.name]),
+            agreement(way.itself),
             f"{way.steps:,}",
         ]
         for way in found.ways

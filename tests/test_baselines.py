@@ -143,6 +143,10 @@ def test_a_notebook_has_them_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = analyze("example:demo", alphas=(1e-3, 1e-2), steps=20, out="run", progress=False)
     ways = found.baselines(["magnitude"])
+    assert repr(ways) == f"Ways({ways.verdict!r})"
+    shown = ways._repr_html_()
+    assert "tau to magnitude" in shown
+    assert "tau to sensitivity" not in shown
     assert set(ways.table["layer"]) == set(found.record.layers["layer"])
     assert json.loads((tmp_path / "run" / BASELINES).read_text())["steps"] == 20
     assert baselines_of(found.task, found.record, ["magnitude"]).methods == ("magnitude",)

@@ -9,6 +9,8 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
+from dst_analyze.html import html_table
+from dst_analyze.ranking.formats import agreement
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics import kendalls_w, ranks, redundancy
 from dst_analyze.sweep.layout import BASELINES
@@ -32,7 +34,7 @@ class Way:
         return ABOUT[self.name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Ways:
     """Ways to rank the same layers, the sweep's first. ``layers`` are those that all of them rank."""
 
@@ -64,6 +66,24 @@ class Ways:
             told.append(f"{way.name} {close}{within}")
         text = "; ".join(told)
         return f"{text[0].upper()}{text[1:]}."
+
+    def __repr__(self) -> str:
+        return f"Ways({self.verdict!r})"
+
+    def _repr_html_(self) -> str:
+        names = [way.name for way in self.ways]
+        rows = [
+            (
+                way.name,
+                *(agreement(self.tau.at[way.name, other]) for other in names),
+                agreement(way.itself),
+                f"{way.steps:,}",
+                way.about,
+            )
+            for way in self.ways
+        ]
+        heads = ["ranked by", *(f"tau to {name}" for name in names), "W over its settings", "steps of training", "what"]
+        return html_table("Ways to rank the layers", heads, rows, [self.verdict], words=1)
 
 
 def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:

@@ -104,6 +104,11 @@ def places(low: float, high: float) -> str:
     return "–" if math.isnan(low) else place(low) if low == high else f"{place(low)}–{place(high)}"
 
 
+def agreement(value: float) -> str:
+    """A tau or a W; a dash where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
 def signed(value: float) -> str:
     return "–" if math.isnan(value) else f"{value + 0.0:+.2f}"
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_ways
-from dst_analyze.ranking.formats import place, signed
+from dst_analyze.ranking.formats import agreement, place, signed
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
 from dst_analyze.ranking.table import by_reason, export_table
@@ -259,11 +259,6 @@ def interval(row: Any, kind: str) -> str:
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "–"
     return f"{score(row.low, kind)} to {score(row.high, kind)}"
-
-
-def agreement(value: float) -> str:
-    """A tau or a W; a dash where there is none."""
-    return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def count(number: float | None) -> str:
