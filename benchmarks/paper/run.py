@@ -61,7 +61,7 @@ EXPERIMENTS = {
     **{
         f"rate-{lr:g}": Experiment(
             "Section 5.2",
-            "example:lenet-300-100",
+            f"{NETS}:lenet_300_100",
             {**_MNIST, "schedule": "step", "optimizer": "sgd", "lr": lr, "alphas": [1e-4, 5e-4]},
             reduced="LeNet-300-100 on MNIST in place of VGG-16 on CIFAR-10",
         )
