@@ -69,9 +69,8 @@ def main() -> None:
     left.set_ylabel("remaining %")
     if (options.runs / RUN).exists():
         draw(right, whole_training(options.runs / RUN), "20 epochs")
-    right.legend()
+    left.legend()
     figure.savefig(options.out, dpi=110)
-    epoch.to_csv(options.out.with_suffix(".csv"), float_format="%.2f")
     changes = epoch.diff().abs()
     print(f"the largest change in one step, in points: {changes.max().round(2).to_dict()}")
     print(f"rises (recovery) in the first 100 steps: {(epoch.diff().iloc[:100] > 0).sum().to_dict()}")
