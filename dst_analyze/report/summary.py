@@ -76,7 +76,7 @@ def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
 
 def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
     if plan is None:
-        yield "No slimmer architecture has been suggested for this run; `dst-analyze slim` makes a suggestion."
+        yield "No slimmer architecture has been suggested for this run; the command dst-analyze slim makes a suggestion."
         return
     text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
     text += f" ({plan.new_params / plan.params:.1%})"
@@ -94,7 +94,7 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
         return
     if plan.latency is not None:
         yield f"A forward pass takes {plan.latency:.0%} of the time, as measured."
-    yield "It has not been trained yet: `dst-analyze verify` proves it, or not."
+    yield "It has not been trained yet: the command dst-analyze verify proves it, or not."
 
 
 def _proven(proof: Verification) -> Iterator[str]:
