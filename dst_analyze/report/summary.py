@@ -76,7 +76,7 @@ def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
 
 def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
     if plan is None:
-        yield "No slimmer architecture has been suggested for this run; the command dst-analyze slim makes a suggestion."
+        yield "No slimmer architecture has been suggested for this run; the command dst-analyze slim does that."
         return
     text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
     text += f" ({plan.new_params / plan.params:.1%})"
