@@ -33,5 +33,5 @@ def small_resnet() -> nn.Module:
 
 
 def wide_resnet(width: int = 2) -> nn.Module:
-    """WideResNet-16 a quarter as wide as the paper's, on images of half the size: a sixty-fourth of its MACs."""
+    """WideResNet-16 a quarter as wide as the paper's, on images of half the size."""
     return nn.Sequential(nn.AvgPool2d(2), wide_resnet_16_8.build_model(16, width))

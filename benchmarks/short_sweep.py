@@ -23,14 +23,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import kendalltau
 
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.statistics import redundancy
-from dst_analyze.sweep.grid import chosen_engine, run_plan
-from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.ranking.statistics import kendalls_tau
+from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import SweepRecord, late
+from dst_analyze.sweep.record import SweepRecord
 
 ROOT = Path(__file__).parents[1]
 NETS_FILE = ROOT / "benchmarks" / "nets.py"
@@ -78,12 +76,10 @@ BATCH = 64
 
 
 def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
-    plan = plan_sweep(
-        net.model, net.data.format(shared=shared), data_root=f"{shared}/data", out=out,
-        existing="resume", device="cpu", **{"lr": 0.05, **options},
-    )  # fmt: skip
-    with chosen_engine(plan, "local", 1) as engine:
-        return run_plan(plan, engine=engine)
+    data, root = net.data.format(shared=shared), f"{shared}/data"
+    return run_sweep(
+        net.model, data, data_root=root, out=out, resume=True, jobs=1, device="cpu", **{"lr": 0.05, **options}
+    )
 
 
 def reference(name: str, shared: str, refs: Path) -> SweepRecord:
@@ -91,20 +87,13 @@ def reference(name: str, shared: str, refs: Path) -> SweepRecord:
     return sweep(net, shared, refs / name, steps=net.steps, alphas=[net.alpha], seeds=2, threshold_clock=1)
 
 
-def order(record: SweepRecord, *, control: bool = False) -> pd.Series:
-    """Each layer's redundancy over the trials of a record, on the real data or on shuffled labels."""
+def order(record: SweepRecord, *, control: bool = False, seed: int | None = None) -> pd.Series:
+    """Each layer's redundancy over the trials of a record, on real or shuffled labels; or over one seed's."""
     frame = record.frame[record.frame["control"] == control].assign(control=False)
-    return rank_layers(frame.merge(record.layers[["layer", "params"]], on="layer")).table.set_index("layer")[
-        "redundancy"
-    ]
-
-
-def by_seed(record: SweepRecord) -> list[pd.Series]:
-    """The orders of each seed by itself."""
-    frame = late(record.frame).groupby(["seed", "layer"])["remaining"].median().unstack("seed")
-    params = record.layers.set_index("layer")["params"].reindex(frame.index).to_numpy(float)
-    rows = redundancy(frame.to_numpy(float).T, params)
-    return [pd.Series(row, index=frame.index) for row in rows]
+    if seed is not None:
+        frame = frame[frame["seed"] == seed]
+    table = rank_layers(frame.merge(record.layers[["layer", "params"]], on="layer")).table
+    return table.set_index("layer")["redundancy"]
 
 
 def null(record: SweepRecord) -> pd.Series:
@@ -112,8 +101,7 @@ def null(record: SweepRecord) -> pd.Series:
 
 
 def tau(one: pd.Series, other: pd.Series) -> float:
-    names = list(one.index)
-    return round(float(kendalltau(one.to_numpy(), other.reindex(names).to_numpy()).statistic), 3)
+    return round(kendalls_tau(one.to_numpy(), other.reindex(one.index).to_numpy()), 3)
 
 
 def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -126,7 +114,7 @@ def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[st
         batch_size=BATCH // recipe.batch, seeds=options.seeds, **recipe.options,
     )  # fmt: skip
     found = order(short, control="control" in recipe.options)
-    one, other = by_seed(long)
+    one, other = (order(long, seed=seed) for seed in long.config.seeds)
     return {
         "net": name, "recipe": recipe_name, "steps": steps, "batch": BATCH // recipe.batch, "seeds": options.seeds,
         "alphas": list(short.alphas), "remaining": [round(short.remaining(a) or np.nan, 4) for a in short.alphas],

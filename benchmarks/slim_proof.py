@@ -36,7 +36,7 @@ from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
 from dst_analyze.slimming.values import Limits, SlimPlan
 from dst_analyze.slimming.verify import trained, trained_score
-from dst_analyze.sweep.grid import chosen_engine, run_plan
+from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.threads import torch_threads
@@ -129,17 +129,14 @@ def dense_model(task: Task, coupling: Coupling, seed: int) -> nn.Module:
 def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     spec, data = NETS[net]
     _TRAINED.clear()
-    folder = out.with_name(f"{out.stem}-{net}-{options.sweep_steps or options.steps}")
+    length = options.sweep_steps or options.steps
+    folder = out.with_name(f"{out.stem}-{net}-{length}")
     asked = {
         "model": str(ROOT / spec),
         "data": data.format(shared=options.shared) if data else None,
         "data_root": f"{options.shared}/data",
     }
-    sweep = plan_sweep(
-        **asked, steps=options.sweep_steps or options.steps, seeds=options.sweep_seeds, out=folder, existing="resume"
-    )
-    with chosen_engine(sweep, "local", 1) as engine:
-        record = run_plan(sweep, engine=engine)
+    record = run_sweep(**asked, steps=length, seeds=options.sweep_seeds, out=folder, resume=True, jobs=1)
     print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
     task = plan_sweep(**asked, steps=options.steps, schedule=options.schedule, out=folder / "none").task
     proof = Proof(task, couple(task.traced), record)
@@ -147,7 +144,7 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     jobs += [(size, name, seed) for seed in range(options.seeds) for size in options.sizes for name in options.only]
     known = rows(out)
     for size, name, seed in jobs:
-        key = {"net": net, "sweep": options.sweep_steps or options.steps, "steps": options.steps, "size": size}
+        key = {"net": net, "sweep": length, "steps": options.steps, "size": size}
         key |= {"schedule": options.schedule, "contender": name, "seed": seed}
         if any(all(row.get(k) == v for k, v in key.items()) for row in known):
             continue

@@ -175,7 +175,7 @@ def analyze(
             elif not quiet:
                 listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
             record = run_plan(plan, all_of(*listeners), workers)
-        from dst_analyze.baselines.measure import baselines_of
+        from dst_analyze.baselines.measure import add_baselines
         from dst_analyze.slimming.suggestion import suggested_once, verified
 
         with redirect_stdout(sys.stderr):
@@ -185,10 +185,7 @@ def analyze(
                 said = (lambda *_: None) if quiet or as_json else _say_score
                 proof = verified(plan.task, record, suggestion.plan, seeds=verify_seeds, listener=said)
             if methods:
-                try:
-                    baselines_of(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say)
-                except DstError as error:  # the sweep is not to be lost to it
-                    _say(f"no baselines: {error.cause}")
+                add_baselines(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say, failed=_say)
         from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
 
         page = write_report(record.folder)

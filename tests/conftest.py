@@ -34,13 +34,25 @@ def browser() -> Iterator[object]:
         started.close()
 
 
+def _train_here(patch: pytest.MonkeyPatch) -> None:
+    from dst_analyze.sweep.engine import Inline
+
+    patch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
+    patch.setattr("dst_analyze.sweep.grid.LocalWorkers", lambda jobs, again: Inline())
+
+
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials run in this process: workers have their own tests, and each run's would import torch once more."""
-    from dst_analyze.sweep.engine import Inline
+    _train_here(monkeypatch)
 
-    monkeypatch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
-    monkeypatch.setattr("dst_analyze.sweep.grid.LocalWorkers", lambda jobs, again: Inline())
+
+@pytest.fixture(scope="module")
+def inline_module() -> Iterator[pytest.MonkeyPatch]:
+    """The same for a whole module, and what else it patches."""
+    with pytest.MonkeyPatch.context() as patch:
+        _train_here(patch)
+        yield patch
 
 
 @pytest.fixture(scope="module")

@@ -98,16 +98,11 @@ def test_ways_that_there_are():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, inline_module):
     """A real run with baselines, made by the command."""
-    from dst_analyze.sweep.engine import Inline
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dst_analyze.sweep.processes.warm_up", lambda: None)
-        patch.setattr("dst_analyze.sweep.grid.LocalWorkers", lambda jobs, again: Inline())
-        patch.chdir(tmp_path_factory.mktemp("baselines"))
-        assert main([*RUN, "--baselines", "magnitude,sensitivity", "--quiet"]) == 0
-        yield read_run("run")
+    inline_module.chdir(tmp_path_factory.mktemp("baselines"))
+    assert main([*RUN, "--baselines", "magnitude,sensitivity", "--quiet"]) == 0
+    return read_run("run")
 
 
 def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
@@ -150,6 +145,7 @@ def test_a_notebook_has_them_too(tmp_path, monkeypatch):
     assert set(ways.table["layer"]) == set(found.record.layers["layer"])
     assert json.loads((tmp_path / "run" / BASELINES).read_text())["steps"] == 20
     assert baselines_of(found.task, found.record, ["magnitude"]).methods == ("magnitude",)
+    assert baselines_of(found.task, found.record, ["sensitivity"]).methods == METHODS  # what was there is not lost
 
 
 @given(st.permutations(range(5)))

@@ -15,8 +15,9 @@ from run import EXPERIMENTS
 
 from dst_analyze.baselines.agreement import read_ways
 from dst_analyze.ranking.source import rank_run
+from dst_analyze.slimming.density import late_ratios
 from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import SweepRecord, alpha_label, late
+from dst_analyze.sweep.record import SweepRecord, alpha_label
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -32,9 +33,8 @@ def spread(values: Sequence[float]) -> str:
 
 def layer_ratios(record: SweepRecord, alpha: float) -> pd.Series:
     """What remains of each layer, in network order: the median of the last quarter, then the mean of seeds."""
-    frame = late(record.frame[(record.frame["alpha"] == alpha) & ~record.frame["control"]])
-    by_seed = frame.groupby(["layer", "seed"])["remaining"].median()
-    return by_seed.groupby("layer").mean()[list(record.layers["layer"])]
+    read = late_ratios(record, "remaining")
+    return pd.DataFrame([read[trial.key] for trial in record.at(alpha)]).mean()[list(record.layers["layer"])]
 
 
 def percents(ratios: pd.Series) -> str:
@@ -86,20 +86,9 @@ def pattern(record: SweepRecord) -> str:
     return table(["layer", *map(alpha_label, record.alphas)], rows) + said
 
 
-def ways(record: SweepRecord) -> str | None:
+def ways(record: SweepRecord) -> str:
     found = read_ways(record, rank_run(record))
-    if found is None:
-        return None
-    rows = [
-        [
-            way.name,
-            *(f"{found.tau.at[way.name, other.name]:.2f}" for other in found.ways),
-            f"{way.itself:.2f}",
-            f"{way.steps:,}",
-        ]
-        for way in found.ways
-    ]
-    return table(["", *(f"tau to {way.name}" for way in found.ways), "W over its settings", "steps of training"], rows)
+    return "not measured" if found is None else table(*found.cells)
 
 
 def rates(runs: dict[str, SweepRecord]) -> str:
@@ -150,7 +139,7 @@ def sections(runs: dict[str, SweepRecord]) -> Iterator[tuple[str, str]]:
     for name in ("vgg", "wide-resnet"):
         if name in runs:
             yield f"The pattern of {name}", pattern(runs[name])
-            yield f"Ways to rank {name}", ways(runs[name]) or "not measured"
+            yield f"Ways to rank {name}", ways(runs[name])
     yield "Learning rates", rates({**named("rate-"), **named("vgg")})
     yield "Thresholds", thresholds(named("thresholds-"))
 

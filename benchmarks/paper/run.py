@@ -3,9 +3,9 @@
     python benchmarks/paper/run.py --data-root ../shared/data --out paper lenet-300-100 vgg ...
     python benchmarks/paper/run.py --list
 
-From the project's root, as a run names its model's file as it is named here. Without names all of them, which takes a
-day on two cores. `evidence.py` makes the tables of docs/evidence.md from what is there; each run's report.html has its
-figures.
+From the project's root, as a run names its model's file as it is named here. Without names all of them, which takes
+many hours on two cores. `evidence.py` makes the tables of docs/evidence.md from what is there; each run's report.html
+has its figures.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dst_analyze.analysis import Analysis
-from dst_analyze.sweep.grid import chosen_engine, run_plan
-from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.analysis import analyze
 
 NETS, LENETS = "benchmarks/nets.py", "benchmarks/paper/lenets.py"
 
@@ -88,12 +86,9 @@ def run(name: str, data_root: Path, out: Path, jobs: int) -> None:
     experiment = EXPERIMENTS[name]
     options = dict(experiment.options)
     data = options.pop("data").format(root=data_root)
-    plan = plan_sweep(
-        experiment.model, data, data_root=data_root, out=out / name, existing="resume", device="cpu", **options
+    found = analyze(
+        experiment.model, data, data_root=data_root, out=out / name, resume=True, jobs=jobs, device="cpu", **options
     )
-    with chosen_engine(plan, "local", jobs) as engine:
-        record = run_plan(plan, engine=engine)
-    found = Analysis(plan.task, record)
     if experiment.baselines:
         found.baselines()
     print(name, found.report(), flush=True)

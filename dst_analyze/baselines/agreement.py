@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import kendalltau
 
 from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
 from dst_analyze.html import html_table
 from dst_analyze.ranking.formats import agreement
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.statistics import kendalls_w, ranks, redundancy
+from dst_analyze.ranking.statistics import kendalls_tau, kendalls_w, ranks, redundancy
 from dst_analyze.sweep.layout import BASELINES
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import SweepRecord
@@ -70,20 +69,25 @@ class Ways:
     def __repr__(self) -> str:
         return f"Ways({self.verdict!r})"
 
-    def _repr_html_(self) -> str:
+    @property
+    def cells(self) -> tuple[list[str], list[list[str]]]:
+        """The heads and rows of a table, as text: how far each way agrees with the others and itself, and its cost."""
         names = [way.name for way in self.ways]
         rows = [
-            (
+            [
                 way.name,
                 *(agreement(self.tau.at[way.name, other]) for other in names),
                 agreement(way.itself),
                 f"{way.steps:,}",
-                way.about,
-            )
+            ]
             for way in self.ways
         ]
-        heads = ["ranked by", *(f"tau to {name}" for name in names), "W over its settings", "steps of training", "what"]
-        return html_table("Ways to rank the layers", heads, rows, [self.verdict], words=1)
+        return ["ranked by", *(f"tau to {name}" for name in names), "W over its settings", "steps of training"], rows
+
+    def _repr_html_(self) -> str:
+        heads, rows = self.cells
+        told = [[*row, way.about] for row, way in zip(rows, self.ways, strict=True)]
+        return html_table("Ways to rank the layers", [*heads, "what"], told, [self.verdict], words=1)
 
 
 def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:
@@ -113,7 +117,7 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
     scores["initialisation"] = table["null_redundancy"].to_numpy(float)
     ways.append(Way("initialisation", ranks(scores["initialisation"]), 1, float("nan"), 0))
     names = [way.name for way in ways]
-    between = [[_tau(scores[one], scores[other]) for other in names] for one in names]
+    between = [[kendalls_tau(scores[one], scores[other]) for other in names] for one in names]
     return Ways(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))
 
 
@@ -138,9 +142,3 @@ def _by_setting(found: Baselines, method: str, layers: list[str], params: np.nda
 
 def _w(rows: np.ndarray) -> float:
     return kendalls_w(ranks(rows)) if len(rows) > 1 and rows.shape[1] > 1 else float("nan")
-
-
-def _tau(one: np.ndarray, other: np.ndarray) -> float:
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return float("nan")
-    return float(kendalltau(np.round(one, 12), np.round(other, 12)).statistic)

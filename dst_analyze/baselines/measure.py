@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 import torch
@@ -30,21 +29,32 @@ Said = Callable[[str], None]
 def baselines_of(
     task: Task, record: SweepRecord, methods: Sequence[Method], said: Said = lambda text: None
 ) -> Baselines:
-    """Other ways to rank the layers of a run, measured with its seeds and kept in its folder; not twice the same."""
+    """Other ways to rank the layers of a run, measured with its seeds and kept in its folder; not twice the same.
+
+    Where one is missing, those that are there are measured with it again: none of them is lost.
+    """
     path, seeds = record.folder / BASELINES, record.config.seeds
     if path.exists():
         kept = read_json(path, Baselines)
         if kept.covers(methods, seeds, task.steps):
             return kept
+        methods = [*kept.methods, *methods]
     found = measure(task, methods, seeds, said)
     write_text(path, found.model_dump_json(indent=1) + "\n")
     return found
 
 
+def add_baselines(task: Task, record: SweepRecord, methods: Sequence[Method], said: Said, failed: Said) -> None:
+    """The same at the end of a sweep, which is not to be lost to it: ``failed`` is told why there are none."""
+    try:
+        baselines_of(task, record, methods, said)
+    except DstError as error:
+        failed(f"no baselines: {error.cause}")
+
+
 def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: Said = lambda text: None) -> Baselines:
     """Train the dense model with every seed and rank its layers by each method; seeds that diverge are left out."""
-    batches = list(_some(task))
-    samples = sum(task.objective(task.traced.model).inputs(batch).batch_size for batch in batches)
+    batches, samples = _some(task)
     measured: list[Measurement] = []
     with torch_threads(task.threads):
         for seed in seeds:
@@ -68,14 +78,15 @@ def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: S
     return Baselines(steps=task.steps, samples=samples, measured=tuple(measured))
 
 
-def _some(task: Task) -> Iterator[Any]:
-    """The first batches of the test data, moved to where the model is."""
-    taken, objective = 0, task.objective(task.traced.model)
-    for batch in islice(task.test_data.once(), _SCORED):
-        yield task.device.moved(batch)
-        taken += objective.inputs(batch).batch_size
-        if taken >= _SCORED:
-            return
+def _some(task: Task) -> tuple[list[Any], int]:
+    """The first batches of the test data, moved to where the model is, and how many samples they hold."""
+    batches, samples, objective = [], 0, task.objective(task.traced.model)
+    for batch in task.test_data.once():
+        batches.append(task.device.moved(batch))
+        samples += objective.inputs(batch).batch_size
+        if samples >= _SCORED:
+            break
+    return batches, samples
 
 
 def _by_magnitude(weights: dict[str, nn.Parameter], seed: int) -> Iterator[Measurement]:

@@ -50,6 +50,13 @@ def kendalls_w(ranked: np.ndarray) -> float:
     return float(min((centred.sum(axis=0) ** 2).sum() / largest, 1.0)) if largest > 0 else float("nan")
 
 
+def kendalls_tau(one: np.ndarray, other: np.ndarray) -> float:
+    """Kendall's tau-b of two orders; NaN where one of them tells no two layers apart."""
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return float("nan")
+    return float(stats.kendalltau(np.round(one, _DIGITS), np.round(other, _DIGITS)).statistic)
+
+
 def permutation_p(ranked: np.ndarray, rng: np.random.Generator) -> float:
     """How often rows that rank at random agree at least as well: every row is shuffled by itself."""
     rows, layers = ranked.shape

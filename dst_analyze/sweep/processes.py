@@ -32,15 +32,15 @@ def warm_up() -> None:
 
 
 @contextmanager
-def _ctrl_c_handled_by(handler: Any) -> Iterator[Any]:
-    """Ctrl-C means something else for a while; gives what it meant before, None where this thread has no say in it."""
+def _ctrl_c_handled_by(handler: Any) -> Iterator[None]:
+    """Ctrl-C means something else for a while, where this thread has a say in it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield None
+        yield
         return
     signal.signal(signal.SIGINT, handler)
     try:
-        yield before
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
