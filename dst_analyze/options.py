@@ -120,7 +120,8 @@ sweep_options = section(
         "--target-remaining",
         callback=_numbers,
         metavar="R,S,...",
-        help="Search the alpha that leaves each of these shares of the weights, such as 0.5,0.2.",
+        help="Search the alpha that leaves each of these shares of the weights, such as 0.5,0.2; --alphas are where "
+        "the search starts.",
     ),
     click.option(
         "--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds."

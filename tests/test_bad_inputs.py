@@ -205,9 +205,6 @@ CATALOGUE = {
     "alphas unparsable": Bad("'a,b' is not a list of numbers", "--alphas", "--help", args=["--alphas", "a,b"]),
     "alphas empty": Bad("'' is not a list of numbers", "--alphas", "--help", args=["--alphas", ""]),
     "alphas duplicate": Bad("1e-05 is given twice", "--alphas", "1e-5", args=["--alphas", "1e-5,1e-5"]),
-    "alphas and targets": Bad(
-        "it searches the alphas", "--target-remaining", "no alphas", args=["--alphas", "1", "--target-remaining", "0.5"]
-    ),
     "target above one": Bad("1.5 is not a share", "--target-remaining", "0.5", args=["--target-remaining", "1.5"]),
     "seeds 0": Bad("at least one is needed", "--seeds", "count", args=["--seeds", "0"]),
     "epochs 0": Bad("greater than or equal to 1", "--epochs, given as 0", "from 1", args=["--epochs", "0"]),

@@ -155,7 +155,6 @@ def test_first_alphas_rise_as_targets_fall(steps, options):
     [
         ({"target_remaining": [0.5, 1.0]}, "not a share"),
         ({"target_remaining": [0.5, 0.5]}, "given twice"),
-        ({"target_remaining": [0.5], "alphas": [1e-3]}, "give one of them"),
         ({"target_remaining": [float("nan")]}, "finite"),
         ({"alphas": []}, "at least one"),
         ({"alphas": "some"}, "auto"),
@@ -171,6 +170,7 @@ def test_options_that_make_no_search_are_refused(options, said):
 def test_who_searches():
     assert search_of(config(alphas=[1e-3])) is None
     assert search_of(config()).targets == AUTO_TARGETS
+    assert search_of(config(target_remaining=[0.5], alphas=[1e-3])).targets == (0.5,)
     assert search_of(config(target_remaining=[0.5])).tolerance < search_of(config()).tolerance
 
 

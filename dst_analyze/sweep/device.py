@@ -21,10 +21,15 @@ _AVAILABLE: dict[str, Callable[[], bool]] = {  # in the order of preference
 
 @dataclass(frozen=True)
 class Device:
-    """A device by its name; ``amp``: matmuls and convolutions in bfloat16 where torch thinks that safe."""
+    """A device by its name; ``amp``: matmuls and convolutions in bfloat16 where torch thinks that safe.
+
+    ``channels_last``: batches of images are handed over with their channels innermost, which convolutions are faster
+    on (docs/training.md); a model that takes its inputs apart with ``view`` may not be able to take them.
+    """
 
     name: str = "cpu"
     amp: bool = False
+    channels_last: bool = False
 
     @classmethod
     def chosen(cls, asked: str, *, amp: bool = False) -> Device:
@@ -43,7 +48,11 @@ class Device:
         return map(self.moved, batches)
 
     def moved(self, batch: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.name) if isinstance(leaf, torch.Tensor) else leaf, batch)
+        return tree_map(lambda leaf: self._moved(leaf) if isinstance(leaf, torch.Tensor) else leaf, batch)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        images = self.channels_last and tensor.ndim == 4 and tensor.is_floating_point()
+        return tensor.to(self.name, memory_format=torch.channels_last if images else torch.preserve_format)
 
     def precision(self) -> AbstractContextManager[None]:
         """For forward passes and losses."""

@@ -48,7 +48,7 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
 )
-from dst_analyze.sweep.rehearsal import built, step_once
+from dst_analyze.sweep.rehearsal import built, rehearsed
 from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
 from dst_analyze.sweep.threads import threads_per_trial
 from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded
@@ -155,7 +155,7 @@ def _planned(
             threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
         )
-        task = replace(task, accuracy=step_once(task, loaded, found.description))
+        task = rehearsed(task, loaded, found.description)
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
@@ -293,7 +293,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
     initial = Magnitudes({layer.name: loaded.model.get_parameter(layer.parameter) for layer in traced.layers})
     search = search_of(config)
-    first = first_alphas(task.recipe, search.targets, initial) if search else ()
+    first = config.given_alphas or first_alphas(task.recipe, search.targets, initial) if search else ()
     expected = forecast(task.recipe, first or config.given_alphas, initial)
     return Manifest(
         versions={
@@ -329,7 +329,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
 
 
 def _lonely(config: SweepConfig) -> str:
-    if len(config.given_alphas) != 1 or len(config.seeds) > 1:
+    if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
         return ""
     return (
         "One alpha and one seed make one trial, which agrees with no other: no layer can be called redundant. "

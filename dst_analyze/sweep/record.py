@@ -56,7 +56,7 @@ def _as_json(value: Any) -> Any:
 
 _HINTS = {
     "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-5,1e-4",
-    "target_remaining": "give shares of the weights to keep, such as 0.5,0.2, and no alphas",
+    "target_remaining": "give shares of the weights to keep, such as 0.5,0.2",
     **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
     "seeds": "seeds are a count, such as 3",
 }
@@ -104,7 +104,7 @@ class SweepConfig(Json):
 
     @property
     def given_alphas(self) -> tuple[float, ...]:
-        """The alphas, if they are not to be searched."""
+        """The alphas, or where the search for ``target_remaining`` starts; none if they are to be found."""
         return () if self.alphas == "auto" else self.alphas
 
     @model_validator(mode="after")
@@ -120,8 +120,6 @@ class SweepConfig(Json):
         for ratio in self.target_remaining:
             if not 0 < ratio < 1:
                 raise ValueError(f"target_remaining: {ratio} is not a share between 0 and 1")
-        if self.target_remaining and self.given_alphas:
-            raise ValueError("target_remaining: it searches the alphas, so give one of them")
         for name, values in (
             ("alphas", self.given_alphas),
             ("seeds", self.seeds),
