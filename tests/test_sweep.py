@@ -237,6 +237,35 @@ def test_an_endless_data_set_is_trained_on_and_scored_in_part(tmp_path, monkeypa
     assert "scored on the first" in record.manifest.data.description
 
 
+IMAGE_NET = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(144, 10)
+    def forward(self, x):
+        x = self.conv(x).relu()
+        return self.out(FLAT)
+
+def example_inputs():
+    return torch.zeros(2, 1, 8, 8)
+"""
+
+
+@pytest.mark.parametrize(("flat", "innermost"), [("torch.flatten(x, 1)", True), ("x.view(len(x), -1)", False)])
+def test_channels_are_innermost_where_the_model_takes_them_so(tmp_path, flat, innermost):
+    """`view` cannot flatten such images: a model that does so gets them as they are, and trains all the same."""
+    path = write(tmp_path, IMAGE_NET.replace("FLAT", flat))
+    task = plan_sweep(path, "digits", steps=5, out=tmp_path / "plan").task
+    assert task.device.channels_last is innermost
+    images = task.device.moved(torch.zeros(2, 3, 4, 4))
+    assert images.is_contiguous(memory_format=torch.channels_last) is innermost
+    record = run_sweep(path, "digits", alphas=[1e-3], steps=5, out=tmp_path / "run", jobs=1)
+    assert [trial.status for trial in record.trials] == ["done", "done"]
+
+
 NAN = TRAIN[0].clone()
 NAN[0] = float("nan")
 
