@@ -199,7 +199,7 @@ def test_evidence_is_seen_from_both_ends():
     masks["2"][:, 24:] = False  # a quarter of the columns that read it
     found = from_masks(COUPLING, layers, [masks])["0"]
     assert found.units[20] == 1
-    assert found.units[30] == found.units[3] == pytest.approx(math.sqrt(1e-3))
+    assert found.units[30] == found.units[3] == pytest.approx(1e-3)  # dead at one end is dead
     assert found.density == pytest.approx(found.units.mean())
     assert list(found.sorted_units) == sorted(found.units, reverse=True)
     both = from_masks(COUPLING, layers, [masks, full])["0"]
@@ -212,7 +212,14 @@ def test_evidence_is_seen_from_both_ends():
     masks["2"][8:] = False
     dead = from_masks(COUPLING, layers, [masks])
     assert dead["0"].density == pytest.approx(1)
-    assert dead["2"].density == pytest.approx((8 + 56 * math.sqrt(1e-3)) / 64)
+    assert dead["2"].density == pytest.approx((8 + 56 * 1e-3) / 64)
+    # Ends count by their weights: a third of a small one left, another third in every row, all of a large one.
+    masks = {name: mask.copy() for name, mask in full.items()}
+    rows, columns = np.indices((32, 9))
+    masks["0"] = ((rows + columns) % 3 == 0).reshape(32, 1, 3, 3)
+    small, large = masks["0"].size, masks["2"].size
+    thin = from_masks(COUPLING, layers, [masks])["0"].density
+    assert thin == pytest.approx(3 ** (-small / (small + large)), rel=1e-3)
     # Heads of the flattened 2x2 map: the readers of group 2 are four columns each.
     masks = {name: mask.copy() for name, mask in full.items()}
     masks["7"][:, 4:8] = False

@@ -1,8 +1,13 @@
 """What the sweep says of each group of channels: how much of it remained, as seen from both its ends.
 
 A channel is made by a row of some weights and read by columns of others; it is as needed as the two together say. The
-density of a group is the geometric mean of the share left in the weights that make it and in those that read it, and
-then over the trials (alphas and seeds), so that a group counts as thin only where it is thin everywhere.
+density of a group is the geometric mean of the share left in the weights that make it and in those that read it, each
+counting by how many weights it has, and then over the trials (alphas and seeds), so that a group counts as thin only
+where it is thin everywhere.
+
+Counting by weights: a first convolution of one input channel or an output layer of ten classes is hardly ever pruned,
+whatever reads or feeds it. Counted alike, width planted before such a layer (128 units for 32) was cut to 60 only; by
+weights, to 44 (benchmarks/planted_width.py).
 """
 
 from __future__ import annotations
@@ -57,11 +62,11 @@ def from_masks(coupling: Coupling, parameters: Mapping[str, str], trials: Iterab
 
 
 def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> dict[str, GroupEvidence]:
-    """Evidence from layers' remaining ratios, one mapping per trial: what is known without masks, of the null too."""
+    """Evidence from layers' remaining ratios, one mapping per trial, both ends counting alike: how the null is read."""
 
     def density(group: Group, trial: Mapping[str, float]) -> float | None:
         ends = [[trial[layer] for layer in group.layers(role) if layer in trial] for role in ("produces", "reads")]
-        both = _both_ends([np.asarray(np.mean(end)) for end in ends if end])
+        both = _both_ends([(np.asarray(np.mean(end)), 1) for end in ends if end])
         return None if both is None else float(both)
 
     found = {}
@@ -88,23 +93,30 @@ def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | 
     many dead rows: a plain share would call both sides of a redundant layer redundant.
     """
     sums = {role: np.zeros((2, group.width)) for role in ("produces", "reads")}
+    weights = dict.fromkeys(sums, 0)
     for member in group.members:
         mask = masks.get(member.name)
         if mask is None or member.role not in sums:
             continue
         kept = np.moveaxis(mask, member.dim, 0).reshape(mask.shape[member.dim], -1)
-        weight = kept.mean(0)
-        sums[member.role][0] += coupling.by_unit(group, member, kept @ weight)
-        sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), max(weight.sum(), _FLOOR)))
-    ends = [left / whole for left, whole in sums.values() if whole.all()]
+        share = kept.mean(0)
+        sums[member.role][0] += coupling.by_unit(group, member, kept @ share)
+        sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), max(share.sum(), _FLOOR)))
+        weights[member.role] += mask.size
+    ends = [(left / whole, weights[role]) for role, (left, whole) in sums.items() if whole.all()]
     return _both_ends(ends)
 
 
-def _both_ends(ends: Sequence[Values]) -> Values | None:
+def _both_ends(ends: Sequence[tuple[Values, int]]) -> Values | None:
+    """The geometric mean of what both ends say, each counting by its weights; None if neither says anything.
+
+    What one end has nothing left of is dead, whatever the other says.
+    """
     if not ends:
         return None
-    mean: Values = np.exp(np.mean([np.log(np.maximum(end, _FLOOR)) for end in ends], axis=0))
-    return mean
+    shares = np.maximum([end for end, _ in ends], _FLOOR)
+    mean = np.exp(np.average(np.log(shares), axis=0, weights=[weights for _, weights in ends]))
+    return np.where(shares.min(axis=0) <= _FLOOR, _FLOOR, mean)
 
 
 def _typical(values: Values) -> float:
