@@ -1,8 +1,10 @@
 """How far slimming gets on models nobody here wrote.
 
     python benchmarks/slim_survey.py --out FILE.jsonl [--source torchvision.classification] [--only PATTERN ...]
+                                     [--target-params 0.5]
 
-For each model half of the units of every removable group leave at random. Then: does every parameter have the planned
+For each model half of the units of every removable group leave at random; with ``--target-params`` what a plan of that
+size removes, from densities drawn at random. Then: is the budget met to 2 %; does every parameter have the planned
 shape; does the slim model run forward and backward in training mode at two batch sizes; does it compute what the model
 computes whose removed channels were silenced (`exact`: groups whose removal can be exact, in float64); does its source
 build it again with identical outputs. One process per model, one line of JSON each; lines already in FILE are kept.
@@ -31,7 +33,7 @@ FACTORIES = {
     "timm": zoo_models.timm_models,
     "transformers": zoo_models.transformers_models,
 }
-STAGES = ("coupled", "shapes", "trains", "exact", "source")
+STAGES = ("coupled", "budget", "shapes", "trains", "exact", "source")
 
 
 def main() -> None:
@@ -40,16 +42,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["*"], help="only models whose name matches a shell pattern")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--timeout", type=float, default=400, help="seconds for one model")
+    parser.add_argument("--target-params", type=float, metavar="SHARE")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(measure(options.source, options.worker)))
+        print(json.dumps(measure(options.source, options.worker, options.target_params)))
         return
     done = {row["name"]: row for row in _rows(options.out)}
     for entry in _entries(options.source):
         if entry.name in done or not any(fnmatch(entry.name, pattern) for pattern in options.only):
             continue
-        row = _in_a_process(options.source, entry.name, options.timeout)
+        row = _in_a_process(options, entry.name)
         with options.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(_shown(row), flush=True)
@@ -64,21 +67,24 @@ def _entries(source: str) -> list[zoo_models.ZooModel]:
     return [entry for entry in FACTORIES[source.partition(".")[0]]() if entry.source.startswith(source)]
 
 
-def _in_a_process(source: str, name: str, timeout: float) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--source", source, "--worker", name, "--out", "-"]
+def _in_a_process(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--source", options.source, "--worker", name, "--out", "-"]
+    if options.target_params:
+        command += ["--target-params", str(options.target_params)]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
     except subprocess.TimeoutExpired:
-        return {"name": name, "error": f"not done after {timeout:.0f} s"}
+        return {"name": name, "error": f"not done after {options.timeout:.0f} s"}
     last = run.stdout.strip().rpartition("\n")[2]
     return json.loads(last) if last.startswith("{") else {"name": name, "error": run.stderr.strip()[-300:]}
 
 
-def measure(source: str, name: str) -> dict[str, Any]:
+def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     """Everything about one model, as far as it gets."""
     import torch
 
     from dst_analyze.model.tracing import trace_model
+    from dst_analyze.slimming.budget import TOLERANCE
     from dst_analyze.slimming.build import planned_shapes, slim
     from dst_analyze.slimming.coupling import couple
 
@@ -95,9 +101,16 @@ def measure(source: str, name: str) -> dict[str, Any]:
         row |= {"rung": traced.rung, "coupling_seconds": round(time.perf_counter() - start, 2)}
         row |= {"groups": len(coupling.groups), "removable": len(coupling.removable)}
         row["coupled"] = bool(coupling.removable)
-        rng = random.Random(0)
-        removal = {group.name: rng.sample(range(group.width), group.width // 2) for group in coupling.removable}
         start = time.perf_counter()
+        if share is None:
+            rng = random.Random(0)
+            removal = {group.name: rng.sample(range(group.width), group.width // 2) for group in coupling.removable}
+            row["budget"] = True
+        else:
+            plan = _plan(traced, coupling, share)
+            removal = plan.removal
+            row |= {"budget": abs(plan.reached["params"] / share - 1) <= TOLERANCE, "notes": plan.notes}
+            removal = {group.name: removal.get(group.name, ()) for group in coupling.removable}
         small = slim(traced, removal, coupling=coupling)
         row["slim_seconds"] = round(time.perf_counter() - start, 2)
         row["params"] = [sum(p.numel() for p in module.parameters()) for module in (traced.graph_module, small)]
@@ -112,6 +125,17 @@ def measure(source: str, name: str) -> dict[str, Any]:
     except Exception as error:
         row["failure"] = f"{type(error).__name__}: {str(error)[:300]}"
     return row
+
+
+def _plan(traced: Any, coupling: Any, share: float) -> Any:
+    """With default options but for the evidence, of which there is none without a sweep."""
+    from dst_analyze.slimming.density import GroupEvidence
+    from dst_analyze.slimming.plan import plan_widths
+    from dst_analyze.slimming.values import Limits
+
+    rng = random.Random(0)
+    drawn = {group.name: GroupEvidence.equal(group.width, rng.uniform(0.1, 1)) for group in coupling.removable}
+    return plan_widths(traced, coupling, drawn, limits=Limits(), asked={"params": share})
 
 
 def _stirred(model: Any) -> Any:
@@ -202,9 +226,10 @@ def _shown(row: dict[str, Any]) -> str:
     stages = " ".join(stage if row.get(stage) else f"NOT-{stage}" for stage in STAGES)
     old, new = row.get("params", (0, 0))
     seconds = f"{row.get('coupling_seconds', 0):5.2f} + {row.get('slim_seconds', 0):5.2f} s"
+    failure = row.get("failure") or " ".join(row.get("notes", ()))
     return (
         f"{row['name']:28} {stages}  {row.get('removable', 0):3} of {row.get('groups', 0):3} groups,"
-        f" {old / 1e6:6.2f} -> {new / 1e6:6.2f} M, {seconds}  {row.get('failure', '')}"
+        f" {old / 1e6:6.2f} -> {new / 1e6:6.2f} M, {seconds}  {failure}"
     )
 
 
