@@ -139,6 +139,9 @@ sweep_options = section(
 
 training_options = section(
     "Training",
+    choice(
+        "--recipe", "short", "paper", text="Defaults for a short sweep, or the paper's: 160 epochs, rate 0.1, clock 1."
+    ),
     click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd, momentum 0.9]"),
     click.option("--lr", type=float, metavar="RATE", help="Learning rate.  [default: 0.05; 0.001 for Adam]"),
     choice("--schedule", "step", "cosine", "onecycle", "constant", text="How the learning rate falls."),

@@ -7,6 +7,7 @@ from torch import nn
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.recipe import FASTEST, FULL_LENGTH, LARGEST_SHARE, MOMENTUM, SCHEDULES, Recipe
 from dst_analyze.sweep.record import SweepConfig
 
@@ -48,6 +49,31 @@ def test_thresholds_stand_apart_on_their_clock_without_decay(name):
     assert own.get("weight_decay", 0) == own.get("lambd", 0) == 0
     assert own["lr"] == pytest.approx(4 * groups[0]["lr"])
     assert sum(len(group["params"]) for group in weights) == 4
+
+
+def test_the_papers_recipe_is_a_set_of_defaults():
+    paper, short = recipe(recipe="paper"), recipe()
+    assert (paper.lr, paper.clock, paper.momentum) == (0.1, 1, 0.9)
+    assert (short.lr, short.clock) == (0.05, FULL_LENGTH / 600)
+    assert [SCHEDULES[paper.schedule][0](done) for done in (0.49, 0.5, 0.75)] == pytest.approx([1, 0.1, 0.01])
+    asked = recipe(recipe="paper", lr=0.3, threshold_clock=4)
+    assert (asked.lr, asked.clock) == (0.3, 4)
+    assert recipe(recipe="paper", optimizer="adam").lr == 1e-3
+    own = hooked(HOOKS["two groups"], recipe="paper")
+    assert (own.lr, own.clock) == (0.3, 1)
+
+
+def test_the_papers_length_is_160_epochs_unless_another_is_given(tmp_path):
+    data = (X.repeat(8, 1), Y.repeat(8))
+    lengths = {
+        None: 160 * 4,
+        "steps": 7,
+        "epochs": 3 * 4,
+    }
+    for option, steps in lengths.items():
+        given = {} if option is None else {option: steps if option == "steps" else 3}
+        plan = plan_sweep(mlp, data, recipe="paper", out=tmp_path / "run", **given)
+        assert plan.task.steps == steps
 
 
 def test_weight_decay_reaches_the_weights_only():

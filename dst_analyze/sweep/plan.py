@@ -39,7 +39,7 @@ from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.memory import free_memory, gigabytes
 from dst_analyze.sweep.objective import main_output, split_batch
-from dst_analyze.sweep.recipe import DEFAULT_STEPS, Recipe
+from dst_analyze.sweep.recipe import DEFAULT_STEPS, PAPER_EPOCHS, Recipe
 from dst_analyze.sweep.record import (
     DEFAULT_BATCH_SIZE,
     DataSummary,
@@ -214,7 +214,7 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
         raise DataError("there is a test_data() but no train_data()", place=loaded.spec, hint="define train_data() too")
     else:
         return None
-    needed = None if config.epochs or config.max_epochs else config.steps or DEFAULT_STEPS
+    needed = None if _epochs(config) else config.steps or DEFAULT_STEPS
     batches = as_batches(train, place=where, batch_size=config.batch_size, needed=needed)
     size = None if isinstance(batches, LoaderBatches) else config.batch_size
     tests = None
@@ -280,8 +280,14 @@ def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
     return FoundData(digits.train, digits.test, digits.description)
 
 
+def _epochs(config: SweepConfig) -> int | None:
+    """None where the length of training is a number of steps."""
+    paper = PAPER_EPOCHS if config.recipe == "paper" and config.steps is None else None
+    return config.epochs or config.max_epochs or paper
+
+
 def _steps(config: SweepConfig, data: Batches) -> int:
-    epochs = config.epochs or config.max_epochs
+    epochs = _epochs(config)
     if epochs is None:
         return config.steps or DEFAULT_STEPS
     if data.per_epoch is None:

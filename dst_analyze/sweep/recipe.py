@@ -53,6 +53,11 @@ MOMENTUM = 0.9
 NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 
+PAPER_RATES = {**LEARNING_RATES, "sgd": 0.1}
+PAPER_CLOCK = 1.0
+PAPER_EPOCHS = 160
+"""What ``--recipe paper`` has for defaults: the paper's CIFAR-10 runs, whose schedule and momentum are ours."""
+
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
 FASTEST = 30
@@ -118,10 +123,10 @@ class Recipe:
     def of(cls, config: SweepConfig, steps: int) -> Recipe:
         """The recipe that the options ask for."""
         family = config.optimizer or "sgd"
-        lr = config.lr or LEARNING_RATES[family]
+        lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, config.threshold_clock, steps)
+        return cls(family, lr, momentum, config.schedule, decay, _asked_clock(config), steps)
 
     @classmethod
     def of_hook(cls, config: SweepConfig, steps: int, hook: OptimizerHook, model: nn.Module, *, place: str) -> Recipe:
@@ -138,7 +143,7 @@ class Recipe:
         family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
-        return cls(family, lr, momentum, config.schedule, 0.0, config.threshold_clock, steps, hook)
+        return cls(family, lr, momentum, config.schedule, 0.0, _asked_clock(config), steps, hook)
 
     @property
     def clock(self) -> float:
@@ -187,6 +192,10 @@ class Recipe:
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}"
+
+
+def _asked_clock(config: SweepConfig) -> float | None:
+    return config.threshold_clock or (PAPER_CLOCK if config.recipe == "paper" else None)
 
 
 def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -78,6 +78,7 @@ class SweepConfig(Json):
     max_epochs: int | None = Field(default=None, ge=1)
     control: Literal["shuffled-labels"] | None = None
     batch_size: int | None = Field(default=None, ge=1)
+    recipe: Literal["short", "paper"] = "short"
     lr: float | None = Field(default=None, gt=0)
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
     schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
