@@ -7,8 +7,8 @@ A reference is a run of full length with thresholds on the weights' own clock an
 under ``--refs``: made once, resumed where it was stopped. A recipe is a sweep of a tenth of its samples (of its steps,
 but for smaller batches), with options that users have. Each gives a line of the results; what stands there is not
 repeated. For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial
-weights alone would say. Floors are the null's own tau to the reference and that of a sweep on shuffled labels; the
-ceiling is the tau between the reference's two seeds.
+weights alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights,
+and that of a sweep on shuffled labels; the ceiling is the tau between the reference's two seeds.
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ def null(record: SweepRecord) -> pd.Series:
     return rank_layers(record).table.set_index("layer")["null_redundancy"]
 
 
+def sizes(record: SweepRecord) -> pd.Series:
+    """Largest first: what a ranking has to know more than."""
+    return record.layers.set_index("layer")["params"]
+
+
 def tau(one: pd.Series, other: pd.Series) -> float:
     return round(kendalls_tau(one.to_numpy(), other.reindex(one.index).to_numpy()), 3)
 
@@ -119,7 +124,7 @@ def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[st
         "net": name, "recipe": recipe_name, "steps": steps, "batch": BATCH // recipe.batch, "seeds": options.seeds,
         "alphas": list(short.alphas), "remaining": [round(short.remaining(a) or np.nan, 4) for a in short.alphas],
         "tau": tau(found, order(long)), "tau to null": tau(found, null(short)),
-        "null": tau(null(long), order(long)), "ceiling": tau(one, other),
+        "null": tau(null(long), order(long)), "by size": tau(sizes(long), order(long)), "ceiling": tau(one, other),
         "training seconds": round(short.seconds, 1), "wall": round(time.perf_counter() - started, 1),
     }  # fmt: skip
 
