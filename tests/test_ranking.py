@@ -302,6 +302,24 @@ def test_a_layer_that_was_reset_counts_as_collapsed():
     assert read == pytest.approx(0.9**3)  # what was read is shown as it was
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((1, 2, 3, 4, 5), "to tau 1.00: most of it could be told without training"),
+        ((5, 4, 3, 2, 1), "to tau -1.00."),
+        ((2, 1, 5, 4, 3), "to tau 0.20."),
+        ((7, 7, 7, 7, 7), None),
+    ],
+)
+def test_what_size_alone_would_say_is_told(sizes, said):
+    counts = dict(zip(PATTERN, sizes, strict=True))
+    notes = rank_layers(frame_of(PATTERN).assign(params=lambda f: 1000 * f["layer"].map(counts))).notes
+    told = [note for note in notes if note.startswith("Sorted by their number of weights")]
+    assert len(told) == (said is not None)
+    assert all(said in note for note in told)
+    assert not any("number of weights" in note for note in rank_layers(frame_of(PATTERN)).notes)
+
+
 def test_one_seed_two_trials_and_seeds_that_differ():
     one = rank_layers(frame_of(PATTERN, seeds=1))
     assert any(note.startswith("One seed") for note in one.notes)

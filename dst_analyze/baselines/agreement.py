@@ -97,7 +97,7 @@ def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:
 
 
 def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
-    """The sweep's ranking beside those of the baselines and of the initial weights."""
+    """The sweep's ranking beside those of the baselines, and what costs nothing: the initial weights, and size."""
     table = ranking.table.set_index("layer")
     known = [set(measurement.values) for measurement in found.measured]
     layers = [
@@ -114,8 +114,9 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
         ways.append(Way(method, ranks(scores[method]), len(rows), _w(rows), steps))
-    scores["initialisation"] = table["null_redundancy"].to_numpy(float)
-    ways.append(Way("initialisation", ranks(scores["initialisation"]), 1, float("nan"), 0))
+    for name, score in (("initialisation", table["null_redundancy"].to_numpy(float)), ("size", params)):
+        scores[name] = score
+        ways.append(Way(name, ranks(score), 1, float("nan"), 0))
     names = [way.name for way in ways]
     between = [[kendalls_tau(scores[one], scores[other]) for other in names] for one in names]
     return Ways(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))

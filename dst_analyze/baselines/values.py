@@ -17,6 +17,7 @@ ABOUT: dict[str, str] = {
     "magnitude": "what is left of each layer when the smallest weights of the trained dense model go",
     "sensitivity": "how far the loss of the trained dense model rises when the smallest weights of one layer go",
     "initialisation": "what is left of each layer when the smallest of the initial weights go",
+    "size": "the number of weights, largest first",
 }
 
 
