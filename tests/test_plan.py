@@ -74,10 +74,11 @@ def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
 @settings(max_examples=60, deadline=None)
 @given(densities, st.floats(0.15, 0.85), st.sampled_from(["params", "macs"]))
 def test_balance_loses_least_for_what_it_costs(found, share, what):
-    """No split of the same budget has a smaller sum of u d² W / w: not that of another rule, nor one nearby."""
+    """No split of the same budget has a smaller sum of u d² √W / w: not that of another rule, nor one nearby."""
 
     def loss(widths):
-        return sum(g.uses * d**2 * g.width / widths[g.name] for g, d in zip(COUPLING.removable, found, strict=True))
+        groups = zip(COUPLING.removable, found, strict=True)
+        return sum(g.uses * d**2 * math.sqrt(g.width) / widths[g.name] for g, d in groups)
 
     limits, cost = Limits(round_to=1), COSTS[what]
     best = widths_for(COUPLING.removable, evidence(*found), RULES["balance"], limits, [Budget(cost, share)])
@@ -156,8 +157,8 @@ def test_costs_are_those_of_the_model_that_is_built(share):
 
 def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.6, macs=0.2)
-    assert plan.new_params / plan.params <= 0.6
-    assert plan.new_macs / plan.macs == pytest.approx(0.2, rel=0.02)
+    used = plan.new_params / plan.params / 0.6, plan.new_macs / plan.macs / 0.2
+    assert max(used) == pytest.approx(1, rel=0.02)  # the tighter one is used up, the other one kept to
     far = planned(evidence(0.3, 0.9, 0.5), Limits(round_to=8, keep=("2", "7")), params=0.1)
     assert any("at its floor" in note for note in far.notes)
     assert {g.group: g.reason for g in far.groups if g.reason} == {"2": "kept, as asked", "7": "kept, as asked"}

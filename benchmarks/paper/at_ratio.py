@@ -1,0 +1,137 @@
+"""Table 1 read as it should be: accuracy on all test images at the moment a net has no more weights than the paper's.
+
+    python benchmarks/paper/at_ratio.py --data-root ../shared/data --out table-1.jsonl lenet-5-caffe lstm-a [--seeds 3]
+    python benchmarks/paper/at_ratio.py --out table-1.jsonl --table
+
+A layer that keeps 1 % has its thresholds reset, so that the remaining ratio of LeNet-5-Caffe is a sawtooth: what it is at
+the last step is luck, and its median over the last quarter never comes near the paper's ratio, whatever alpha is. Here
+the masks are read several times an epoch, and the net is scored wherever it has no more than the paper's share of
+weights, and at the end of every epoch. The table has the last such reading of each seed: not the best one, which would
+be chosen by the test images. One line of the results per training; what stands there is not repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from evidence import spread, table
+from run import EXPERIMENTS
+
+from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.train import evaluate, train
+from dst_analyze.sweep.trial import seeded
+
+
+@dataclass(frozen=True)
+class Reading:
+    """``alpha``: strong enough for the net to come down to the paper's ratio; ``amp``: in bfloat16, for time."""
+
+    alpha: float
+    per_epoch: int
+    amp: bool = False
+
+
+NETS = {
+    "lenet-300-100": Reading(7.5e-4, 8),
+    "lenet-5-caffe": Reading(1e-3, 8),
+    "lstm-a": Reading(1e-3, 2),
+    "lstm-b": Reading(1e-3, 2, amp=True),
+}
+
+
+def course(name: str, alpha: float | None, seed: int, data_root: Path) -> Iterator[dict[str, Any]]:
+    """One training of the paper's length, what was read of it; without an alpha of the dense net."""
+    experiment, reading = EXPERIMENTS[name], NETS[name]
+    options = {key: value for key, value in experiment.options.items() if key not in ("target_remaining", "seeds")}
+    options |= {"alphas": [alpha or reading.alpha], "amp": reading.amp, "device": "cpu", "out": "not-written"}
+    task = plan_sweep(experiment.model, data_root=data_root, **options).task
+    assert experiment.paper is not None
+    wanted, epoch = experiment.paper[0] / 100, task.steps // task.config.epochs
+    rows: list[dict[str, Any]] = []
+    with seeded(seed):
+        built = task.source.build()
+        model = task.mask(built) if alpha else built
+        objective = task.objective(built)
+        optimizer, schedule = task.recipe.start(model)
+
+        def read(step: int, loss: float) -> bool:
+            if step % (epoch // reading.per_epoch) and step != task.steps:
+                return False
+            layers = model.remaining() if alpha else {}
+            sizes = {layer.name: layer.params for layer in task.traced.layers if layer.name in layers}
+            share = sum(layers[n] * sizes[n] for n in layers) / sum(sizes.values()) if alpha else 1.0
+            score = None
+            if share <= wanted or step % epoch < epoch // reading.per_epoch or step == task.steps:
+                score = evaluate(model, task.test_data.once(), objective, task.device)[1]
+                print(f"{name} {alpha} seed {seed} step {step}: {share:.4f} {score:.4f}", flush=True)
+            resets = sum(model.resets.values()) if alpha else 0
+            rows.append({"step": step, "remaining": share, "score": score, "resets": resets, "layers": layers})
+            return False
+
+        train(
+            model, task.train_data.stream(seed), objective, optimizer, schedule, task.device,
+            steps=task.steps, alpha=alpha or 0.0, on_step=read,
+        )  # fmt: skip
+    yield from rows
+
+
+def results(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+
+
+def show(out: Path) -> None:
+    rows = []
+    for (name, alpha), trainings in pd.DataFrame(results(out)).dropna(subset="alpha").groupby(["net", "alpha"]):
+        paper = EXPERIMENTS[name].paper
+        assert paper is not None
+        low = [
+            [r for r in course if r["remaining"] <= paper[0] / 100 and r["score"] is not None]
+            for course in trainings["course"]
+        ]
+        there = [readings[-1] for readings in low if readings]
+        dense = [r["course"][-1]["score"] for r in results(out) if r["net"] == name and r["alpha"] is None]
+        ours = "never" if not there else (
+            f"{spread([r['score'] for r in there])} at {spread([r['remaining'] for r in there])}"
+        )  # fmt: skip
+        layers = pd.DataFrame([r["layers"] for r in there]).mean()
+        rows.append([
+            name, f"{paper[1]:.2f} at {paper[0]:.2f}", ours, spread(dense) if dense else "", f"{alpha:g}",
+            f"{len(there)} of {len(trainings)}", " ".join(f"{100 * ratio:.3g}" for ratio in layers),
+            " ".join(str(course[-1]["resets"]) for course in trainings["course"]),
+        ])  # fmt: skip
+    heads = ["net", "paper: accuracy at % remaining", "ours", "ours, dense", "alpha", "seeds", "layers, %", "resets"]
+    print(table(heads, rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *NETS], default=[])
+    parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--out", type=Path, default=Path("table-1.jsonl"))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--alpha", type=float, help="other than the net's own")
+    parser.add_argument("--dense", action="store_true", help="the dense net instead")
+    parser.add_argument("--table", action="store_true", help="only show what is there")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in [] if options.table else options.names or NETS:
+        alpha = None if options.dense else options.alpha or NETS[name].alpha
+        for seed in options.seeds:
+            key = {"net": name, "alpha": alpha, "seed": seed}
+            if any(all(row[k] == v for k, v in key.items()) for row in results(options.out)):
+                continue
+            row = {**key, "course": list(course(name, alpha, seed, options.data_root))}
+            with options.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    show(options.out)
+
+
+if __name__ == "__main__":
+    main()
