@@ -3,12 +3,13 @@
     python benchmarks/short_sweep.py --shared ../shared --refs refs --out short.jsonl [--net vgg] [--recipe default]
     python benchmarks/short_sweep.py --refs refs --out short.jsonl --table
 
-A reference is a run of full length with thresholds on the weights' own clock and two seeds, in a run folder of its own
-under ``--refs``: made once, resumed where it was stopped. A recipe is a sweep of a tenth of its samples (of its steps,
+From the project's root, as a run names its model's file as it is named here. A reference is a run of full length with
+thresholds on the weights' own clock, in a run folder of its own under ``--refs``: made once, resumed where it was
+stopped (those of `vgg` and `wide_resnet` are the paper's runs of benchmarks/paper/run.py). A recipe is a sweep of a tenth of its samples (of its steps,
 but for smaller batches), with options that users have. Each gives a line of the results; what stands there is not
 repeated. For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial
 weights alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights,
-and that of a sweep on shuffled labels; the ceiling is the tau between the reference's two seeds.
+and that of a sweep on shuffled labels; the ceiling, where a reference has two seeds, is the tau between them.
 """
 
 from __future__ import annotations
@@ -30,27 +31,31 @@ from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord
 
-ROOT = Path(__file__).parents[1]
-NETS_FILE = ROOT / "benchmarks" / "nets.py"
+NETS_FILE = "benchmarks/nets.py"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
 
 
 @dataclass(frozen=True)
 class Net:
-    """A net, its data, and its reference: so many steps at one strength that leaves a clear pattern."""
+    """A net, its data, and its reference: so many steps at strengths that leave a clear pattern."""
 
     model: str
     data: str
     steps: int
-    alpha: float
+    alphas: tuple[float, ...]
+    seeds: int = 2
+    options: dict[str, Any] = field(default_factory=lambda: {"lr": 0.05})  # of the reference and the sweeps alike
 
 
+_DECADES = (1e-6, 1e-5, 1e-4)
 NETS = {
-    "demo": Net("example:demo", "digits", 3000, 3e-4),
-    "lenet_5": Net(f"{NETS_FILE}:lenet_5", "mnist", 9380, 1e-4),
-    "vgg": Net(f"{NETS_FILE}:vgg", CIFAR, 9400, 1e-5),
-    "resnet": Net(f"{NETS_FILE}:small_resnet", CIFAR, 9400, 1e-5),
-    "vit": Net(f"{NETS_FILE}:vit", CIFAR, 9400, 1e-5),
+    "demo": Net("example:demo", "digits", 3000, (3e-4,)),
+    "lenet_5": Net(f"{NETS_FILE}:lenet_5", "mnist", 9380, (3e-5, 3e-4)),
+    "lstm": Net("example:lstm-a", "mnist", 9380, (3e-4,), options={"exclude": ["out"]}),  # Adam, as its file says
+    "vgg": Net(f"{NETS_FILE}:vgg", CIFAR, 9400, _DECADES, seeds=1),
+    "wide_resnet": Net(f"{NETS_FILE}:wide_resnet", CIFAR, 4700, _DECADES, seeds=1),
+    "resnet": Net(f"{NETS_FILE}:small_resnet", CIFAR, 9400, (1e-5, 1e-4)),
+    "vit": Net(f"{NETS_FILE}:vit", CIFAR, 9400, (1e-5,)),
 }
 
 
@@ -78,13 +83,15 @@ BATCH = 64
 def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
     data, root = net.data.format(shared=shared), f"{shared}/data"
     return run_sweep(
-        net.model, data, data_root=root, out=out, resume=True, jobs=1, device="cpu", **{"lr": 0.05, **options}
+        net.model, data, data_root=root, out=out, resume=True, jobs=1, device="cpu", **{**net.options, **options}
     )
 
 
 def reference(name: str, shared: str, refs: Path) -> SweepRecord:
     net = NETS[name]
-    return sweep(net, shared, refs / name, steps=net.steps, alphas=[net.alpha], seeds=2, threshold_clock=1)
+    return sweep(
+        net, shared, refs / name, steps=net.steps, alphas=list(net.alphas), seeds=net.seeds, threshold_clock=1
+    )
 
 
 def order(record: SweepRecord, *, control: bool = False, seed: int | None = None) -> pd.Series:
@@ -119,12 +126,12 @@ def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[st
         batch_size=BATCH // recipe.batch, seeds=options.seeds, **recipe.options,
     )  # fmt: skip
     found = order(short, control="control" in recipe.options)
-    one, other = (order(long, seed=seed) for seed in long.config.seeds)
+    single = [order(long, seed=seed) for seed in long.config.seeds]
     return {
         "net": name, "recipe": recipe_name, "steps": steps, "batch": BATCH // recipe.batch, "seeds": options.seeds,
         "alphas": list(short.alphas), "remaining": [round(short.remaining(a) or np.nan, 4) for a in short.alphas],
         "tau": tau(found, order(long)), "tau to null": tau(found, null(short)),
-        "null": tau(null(long), order(long)), "by size": tau(sizes(long), order(long)), "ceiling": tau(one, other),
+        "null": tau(null(long), order(long)), "by size": tau(sizes(long), order(long)), "ceiling": tau(*single) if len(single) == 2 else None,
         "training seconds": round(short.seconds, 1), "wall": round(time.perf_counter() - started, 1),
     }  # fmt: skip
 

@@ -74,11 +74,11 @@ def test_a_budget_is_met_and_denser_groups_keep_more(found, rule, share, what):
 @settings(max_examples=60, deadline=None)
 @given(densities, st.floats(0.15, 0.85), st.sampled_from(["params", "macs"]))
 def test_balance_loses_least_for_what_it_costs(found, share, what):
-    """No split of the same budget has a smaller sum of u d² √W / w: not that of another rule, nor one nearby."""
+    """No split of the same budget has a smaller sum of u d² ∛W / w: not that of another rule, nor one nearby."""
 
     def loss(widths):
         groups = zip(COUPLING.removable, found, strict=True)
-        return sum(g.uses * d**2 * math.sqrt(g.width) / widths[g.name] for g, d in groups)
+        return sum(g.uses * d**2 * g.width ** (1 / 3) / widths[g.name] for g, d in groups)
 
     limits, cost = Limits(round_to=1), COSTS[what]
     best = widths_for(COUPLING.removable, evidence(*found), RULES["balance"], limits, [Budget(cost, share)])

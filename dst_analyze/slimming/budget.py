@@ -40,19 +40,20 @@ class Rule:
 def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: float) -> float:
     """What narrowing costs in quality against what it saves.
 
-    A group of w channels, each needed as much as its density d says, loses d² √W / w in each of the u layers that make
-    or read it, W being the width it had. The least loss in sum, for a given cost, has w = g · d · √(u √W / c) with c
+    A group of w channels, each needed as much as its density d says, loses d² ∛W / w in each of the u layers that make
+    or read it, W being the width it had. The least loss in sum, for a given cost, has w = g · d · √(u ∛W / c) with c
     the cost of one channel: as in Neyman's allocation of samples to strata. As a share of W that is
-    g · d · √(u / (c W · √W)), and c W is the price.
+    g · d · √(u / (c W · ∛W²)), and c W is the price.
 
-    √W is halfway between two beliefs. With W in its place half of a group is worth as much in a wide layer as in a
-    narrow one, and width that somebody planted counts as a need: 64 channels for 16 in the first of four convolutions
-    were cut to 35, now to 26. With 1 the width that the layer had says nothing: cut to 18, but LeNet-5 then loses 0.1
-    points at a tenth of its parameters (docs/slimming.md). Without u, what runs past many residual blocks would be cut
-    for its price, which is all theirs: a ResNet-14 at half its MACs then scored 53.5 on CIFAR-10's subset, with it 54.2
-    to 56.0 (a point between seeds).
+    ∛W lies between two beliefs. With W in its place half of a layer is worth the same in a wide one as in a narrow one,
+    and width that somebody planted passes for a need: 64 channels for 16 in the first of four convolutions were cut to
+    35, now to 23 (√W: 26). With 1 the width that a layer had says nothing: cut to 18, but LeNet-5 then loses 0.1 points
+    at a tenth of its parameters (docs/slimming.md). Without u, what runs past many residual blocks would be cut for its
+    price, which is all theirs: a ResNet-14 at half its MACs then scored 53.5 on CIFAR-10's subset, with it 54.2 to 56.0
+    (a point between seeds).
     """
-    return generosity * evidence.density * math.sqrt(group.uses / (price * math.sqrt(group.width * group.per_unit)))
+    width = group.width * group.per_unit
+    return generosity * evidence.density * math.sqrt(group.uses / (price * width ** (2 / 3)))
 
 
 RULES: dict[str, Rule] = {
