@@ -5,11 +5,14 @@
 
 From the project's root, as a run names its model's file as it is named here. A reference is a run of full length with
 thresholds on the weights' own clock, in a run folder of its own under ``--refs``: made once, resumed where it was
-stopped (those of `vgg` and `wide_resnet` are the paper's runs of benchmarks/paper/run.py). A recipe is a sweep of a tenth of its samples (of its steps,
-but for smaller batches), with options that users have. Each gives a line of the results; what stands there is not
-repeated. For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial
-weights alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights,
-and that of a sweep on shuffled labels; the ceiling, where a reference has two seeds, is the tau between them.
+stopped. Those of `vgg` and `wide_resnet` are the runs of benchmarks/paper/run.py, those of `lenet_5` and `lstm` the
+trainings that benchmarks/paper/at_ratio.py has written to ``--table-1``. A recipe is a sweep of a tenth of its samples
+(of its steps, but for smaller batches), with options that users have. Each gives a line of the results; what stands
+there is not repeated.
+
+For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial weights
+alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights, and that
+of a sweep on shuffled labels; the ceiling, where a reference has several seeds, is the mean tau between them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import json
 import time
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +32,7 @@ import torch
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE, SweepRecord
 
 NETS_FILE = "benchmarks/nets.py"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
@@ -45,15 +48,16 @@ class Net:
     alphas: tuple[float, ...]
     seeds: int = 2
     options: dict[str, Any] = field(default_factory=lambda: {"lr": 0.05})  # of the reference and the sweeps alike
+    table_1: str = ""  # the net of benchmarks/paper/at_ratio.py whose trainings are the reference
 
 
-_DECADES = (1e-6, 1e-5, 1e-4)
+_BATCHES_OF_100 = {"batch_size": 100, "exclude": ["out"]}
 NETS = {
     "demo": Net("example:demo", "digits", 3000, (3e-4,)),
-    "lenet_5": Net(f"{NETS_FILE}:lenet_5", "mnist", 9380, (3e-5, 3e-4)),
-    "lstm": Net("example:lstm-a", "mnist", 9380, (3e-4,), options={"exclude": ["out"]}),  # Adam, as its file says
-    "vgg": Net(f"{NETS_FILE}:vgg", CIFAR, 9400, _DECADES, seeds=1),
-    "wide_resnet": Net(f"{NETS_FILE}:wide_resnet", CIFAR, 4700, _DECADES, seeds=1),
+    "vgg": Net(f"{NETS_FILE}:vgg", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
+    "wide_resnet": Net(f"{NETS_FILE}:wide_resnet", CIFAR, 3100, (3e-6, 3e-5, 3e-4), seeds=1),
+    "lenet_5": Net("benchmarks/paper/lenets.py:lenet_5", "mnist", 18760, (8e-4,), 3, {}, "lenet-5-caffe"),
+    "lstm": Net("example:lstm-a", "mnist", 12000, (6e-4,), 3, _BATCHES_OF_100, "lstm-a"),
     "resnet": Net(f"{NETS_FILE}:small_resnet", CIFAR, 9400, (1e-5, 1e-4)),
     "vit": Net(f"{NETS_FILE}:vit", CIFAR, 9400, (1e-5,)),
 }
@@ -77,7 +81,6 @@ RECIPES = {
     "a quarter": Recipe(part=0.25),
     "half": Recipe(part=0.5),
 }
-BATCH = 64
 
 
 def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
@@ -87,29 +90,36 @@ def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
     )
 
 
-def reference(name: str, shared: str, refs: Path) -> SweepRecord:
+def reference(name: str, options: argparse.Namespace) -> pd.DataFrame:
+    """What remained of each layer in a run of full length: alpha, seed, step, layer, remaining."""
     net = NETS[name]
-    return sweep(
-        net, shared, refs / name, steps=net.steps, alphas=list(net.alphas), seeds=net.seeds, threshold_clock=1
-    )
+    if net.table_1:
+        lines = [row for row in rows(options.table_1) if row["net"] == net.table_1 and row["alpha"] in net.alphas]
+        return pd.DataFrame(
+            {"alpha": row["alpha"], "seed": row["seed"], "step": at["step"], "layer": layer, "remaining": ratio}
+            for row in lines
+            for at in row["course"]
+            for layer, ratio in at["layers"].items()
+        )
+    long = sweep(
+        net, options.shared, options.refs / name, steps=net.steps, alphas=list(net.alphas), seeds=net.seeds,
+        threshold_clock=1,
+    )  # fmt: skip
+    return long.frame[["alpha", "seed", "step", "layer", "remaining"]]
 
 
-def order(record: SweepRecord, *, control: bool = False, seed: int | None = None) -> pd.Series:
-    """Each layer's redundancy over the trials of a record, on real or shuffled labels; or over one seed's."""
-    frame = record.frame[record.frame["control"] == control].assign(control=False)
-    if seed is not None:
-        frame = frame[frame["seed"] == seed]
-    table = rank_layers(frame.merge(record.layers[["layer", "params"]], on="layer")).table
+def order(frame: pd.DataFrame, sizes: pd.Series) -> pd.Series:
+    """Each layer's redundancy over the trials of a frame."""
+    table = rank_layers(frame.assign(params=frame["layer"].map(sizes))).table
     return table.set_index("layer")["redundancy"]
+
+
+def trials(record: SweepRecord, *, control: bool) -> pd.DataFrame:
+    return record.frame[record.frame["control"] == control].assign(control=False)
 
 
 def null(record: SweepRecord) -> pd.Series:
     return rank_layers(record).table.set_index("layer")["null_redundancy"]
-
-
-def sizes(record: SweepRecord) -> pd.Series:
-    """Largest first: what a ranking has to know more than."""
-    return record.layers.set_index("layer")["params"]
 
 
 def tau(one: pd.Series, other: pd.Series) -> float:
@@ -118,20 +128,24 @@ def tau(one: pd.Series, other: pd.Series) -> float:
 
 def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[str, Any]:
     net, recipe = NETS[name], RECIPES[recipe_name]
-    long = reference(name, options.shared, options.refs)
+    long = reference(name, options)
     steps = round(net.steps * recipe.part) * recipe.batch
+    size = net.options.get("batch_size", DEFAULT_BATCH_SIZE) // recipe.batch
     started = time.perf_counter()
     short = sweep(
         net, options.shared, options.refs / f"{name},{recipe_name.replace(' ', '-')}", steps=steps,
-        batch_size=BATCH // recipe.batch, seeds=options.seeds, **recipe.options,
+        batch_size=size, seeds=options.seeds, **recipe.options,
     )  # fmt: skip
-    found = order(short, control="control" in recipe.options)
-    single = [order(long, seed=seed) for seed in long.config.seeds]
+    sizes = short.layers.set_index("layer")["params"]  # largest first: what a ranking has to know more than
+    found = order(trials(short, control="control" in recipe.options), sizes)
+    end = order(long, sizes)
+    single = [order(part, sizes) for _, part in long.groupby("seed")]
+    ceiling = [tau(one, other) for one, other in combinations(single, 2)]
     return {
-        "net": name, "recipe": recipe_name, "steps": steps, "batch": BATCH // recipe.batch, "seeds": options.seeds,
+        "net": name, "recipe": recipe_name, "steps": steps, "batch": size, "seeds": options.seeds,
         "alphas": list(short.alphas), "remaining": [round(short.remaining(a) or np.nan, 4) for a in short.alphas],
-        "tau": tau(found, order(long)), "tau to null": tau(found, null(short)),
-        "null": tau(null(long), order(long)), "by size": tau(sizes(long), order(long)), "ceiling": tau(*single) if len(single) == 2 else None,
+        "tau": tau(found, end), "tau to null": tau(found, null(short)), "null": tau(null(short), end),
+        "by size": tau(sizes, end), "ceiling": round(float(np.mean(ceiling)), 3) if ceiling else None,
         "training seconds": round(short.seconds, 1), "wall": round(time.perf_counter() - started, 1),
     }  # fmt: skip
 
@@ -140,20 +154,22 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
-def curve(name: str, refs: Path) -> pd.DataFrame:
+def curve(name: str, options: argparse.Namespace) -> pd.DataFrame:
     """Tau of the reference's own order, step by step, to its end: how soon a run of full length knows."""
-    record = read_run(refs / name)
-    end, found = order(record), []
-    for step, frame in record.frame.groupby("step"):
+    long, found = reference(name, options), []
+    start = long["step"].max() * 3 // 4
+    end = long[long["step"] > start].groupby(["alpha", "layer"])["remaining"].median()
+    for (alpha, step), frame in long.groupby(["alpha", "step"]):
         ratios = frame.groupby("layer")["remaining"].mean()
-        found.append((step, tau(-ratios, end)))
-    return pd.DataFrame(found, columns=["step", "tau"])
+        found.append((alpha, step, tau(ratios, end[alpha])))
+    return pd.DataFrame(found, columns=["alpha", "step", "tau"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--refs", type=Path, required=True)
+    parser.add_argument("--table-1", type=Path, default=Path("table-1.jsonl"), help="what at_ratio.py has written")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--net", choices=NETS, action="append")
     parser.add_argument("--recipe", choices=RECIPES, action="append")
@@ -170,9 +186,9 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
                 print(row, flush=True)
     print(pd.DataFrame(rows(options.out)).to_string())
-    for name in NETS:
+    for name in options.net or NETS:
         if (options.refs / name / "trials").exists():
-            table = curve(name, options.refs).to_string(index=False)
+            table = curve(name, options).pivot(index="step", columns="alpha", values="tau").to_string()
             print(f"\n{name}: tau of the reference to its own end, by step\n{table}")
 
 

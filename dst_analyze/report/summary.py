@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from dst_analyze.ranking.lengths import known_at
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, NO_MORE, NONE, REDUNDANT, UNCLEAR
 from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan, Verification
@@ -42,9 +43,16 @@ def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, pro
         headline=_headline(ranking),
         findings=list(_findings(ranking, record.manifest.model.params)),
         saving=list(_saving(plan, proof)),
-        sure=[ranking.notes[0].partition(": ")[2] or ranking.notes[0], *ranking.notes[1:]],
+        sure=list(_sure(record, ranking)),
         warnings=[*notes_of(record), *_doubts(ranking), *_lost(proof)],
     )
+
+
+def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
+    yield ranking.notes[0].partition(": ")[2] or ranking.notes[0]
+    yield from ranking.notes[1:]
+    if not ranking.verdict.startswith(NONE):
+        yield known_at(record.manifest.steps)
 
 
 def _headline(ranking: Ranking) -> str:

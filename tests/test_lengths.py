@@ -1,0 +1,48 @@
+"""What is known of rankings of some length is said, and no more than that."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from runs import made_run
+
+from dst_analyze.ranking.lengths import SEEN, known_at
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.report.summary import summary_of
+
+LONGEST = max(seen.long for seen in SEEN)
+
+
+@given(st.integers(1, 3 * LONGEST))
+def test_nothing_longer_than_the_run_itself_speaks_for_it(steps):
+    text = known_at(steps)
+    taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) \(", text)]
+    met = {seen.net for seen in SEEN if 0.8 * seen.steps <= steps}
+    if steps >= LONGEST:
+        assert "as long as" in text
+        return
+    assert len(taus) == len(met)
+    assert all(seen.net in text for seen in SEEN if seen.net in met)
+    assert sorted(taus) == taus  # the worst comes first
+    if not met:
+        assert "may well change" in text
+
+
+def test_of_a_net_the_longest_sweep_that_is_not_longer_counts():
+    for net in {seen.net for seen in SEEN}:
+        for seen in (s for s in SEEN if s.net == net):
+            between = [s.steps for s in SEEN if s.net == net and seen.steps < s.steps]
+            if seen.steps < LONGEST and not any(0.8 * steps <= seen.steps for steps in between):
+                assert f"{seen.tau:.2f} ({net})" in known_at(seen.steps)
+
+
+def test_every_reference_was_compared_with_a_longer_run():
+    assert all(seen.steps < seen.long and abs(seen.tau) <= 1 and abs(seen.null) <= 1 for seen in SEEN)
+
+
+def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
+    ranked = made_run(tmp_path / "one", ["a", "b", "c", "d", "e"], seeds=3)
+    said = summary_of(ranked, rank_layers(ranked), None, None)
+    assert said.sure[-1] == known_at(ranked.manifest.steps)
+    alone = made_run(tmp_path / "two", ["a"])
+    assert known_at(alone.manifest.steps) not in summary_of(alone, rank_layers(alone), None, None).sure
