@@ -26,9 +26,9 @@ def test_an_order_that_stands_still_ends_a_trial_but_not_at_once():
 
 def test_an_order_that_changed_must_stand_for_a_third_of_the_way():
     assert end([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]] * 50) is None
-    # Flipping until reading 40, then still: the last third of the first 60 is still for the first time.
-    flipping = [[0.1, 0.5, 0.9], [0.9, 0.5, 0.1]] * 20
-    assert end(flipping + [[0.1, 0.5, 0.9]] * 60) in (59, 60, 61)
+    # Flipping until reading 50, then still: the last third of the first 75 is still for the first time.
+    flipping = [[0.1, 0.5, 0.9], [0.9, 0.5, 0.1]] * 25
+    assert end(flipping + [[0.1, 0.5, 0.9]] * 50) in (74, 75, 76)
 
 
 @settings(max_examples=50, deadline=None)

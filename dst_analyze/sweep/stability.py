@@ -2,7 +2,19 @@
 
 The order is that of the remaining ratios at a reading, compared by Kendall's tau. A window that grows with the run
 asks for the more standing still the longer a run has gone on moving: an order that still drifts, however slowly, has
-changed over a third of its way. Before anything is pruned all orders are equal and say nothing.
+changed over a third of its way. Before anything is pruned all orders are equal and say nothing. Nor may a trial end
+before three fifths of its budget: the learning rate falls at half, and much of the order comes out after that.
+
+On 36 trials of run folders in reports/ (VGG, ResNet-14, LeNets, the demo net; `benchmarks/until_stable.py`), tau of the
+order where the rule would have ended a trial to that of its end:
+
+    earliest end    mean length    smallest tau    tau in nine of ten
+    1/5                     .28             .53                   .67
+    1/2                     .61             .67                   .81
+    3/5                     .71             .80                   .94
+    7/10                    .78             .92                   .97
+
+A window of a quarter, or a tau of 0.95 to count as the same, moves these by a few hundredths.
 """
 
 from __future__ import annotations
@@ -17,7 +29,7 @@ AGREEING = 0.9
 """Kendall's tau from which two orders count as the same."""
 WINDOW = 1 / 3
 """The share of the steps so far over which the order must have stood still."""
-EARLIEST = 1 / 5
+EARLIEST = 3 / 5
 """The share of the budget that every trial gets."""
 
 
