@@ -16,7 +16,7 @@ LONGEST = max(seen.long for seen in SEEN)
 @given(st.integers(1, 3 * LONGEST))
 def test_nothing_longer_than_the_run_itself_speaks_for_it(steps):
     text = known_at(steps)
-    taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) \(", text)]
+    taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) on ", text)]
     met = {seen.net for seen in SEEN if 0.8 * seen.steps <= steps}
     if steps >= LONGEST:
         assert "as long as" in text
@@ -33,7 +33,7 @@ def test_of_a_net_the_longest_sweep_that_is_not_longer_counts():
         for seen in (s for s in SEEN if s.net == net):
             between = [s.steps for s in SEEN if s.net == net and seen.steps < s.steps]
             if seen.steps < LONGEST and not any(0.8 * steps <= seen.steps for steps in between):
-                assert f"{seen.tau:.2f} ({net})" in known_at(seen.steps)
+                assert f"{seen.tau:.2f} on {net}" in known_at(seen.steps)
 
 
 def test_every_reference_was_compared_with_a_longer_run():

@@ -40,11 +40,11 @@ def known_at(steps: int) -> str:
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest.sort(key=lambda seen: seen.tau)
+    taus, nulls = (", ".join(texts) for texts in zip(*((f"{s.tau:.2f} on {s.net}", f"{s.null:.2f}") for s in longest)))
     return (
-        f"At this length or a little less ({_range([s.steps for s in longest])} steps), default sweeps of "
-        f"{len(longest)} reference nets had the order of runs of {_range([s.long for s in longest])} steps to "
-        f"Kendall's tau {', '.join(f'{s.tau:.2f} ({s.net})' for s in longest)}; the initial weights alone to "
-        f"{', '.join(f'{s.null:.2f}' for s in longest)}."
+        f"At this length or a little less ({_range([s.steps for s in longest])} steps), the order that default sweeps "
+        f"found agreed with that of runs of {_range([s.long for s in longest])} steps to Kendall's tau {taus} "
+        f"(the initial weights alone: {nulls})."
     )
 
 
