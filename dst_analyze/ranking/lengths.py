@@ -40,7 +40,8 @@ def known_at(steps: int) -> str:
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest.sort(key=lambda seen: seen.tau)
-    taus, nulls = (", ".join(texts) for texts in zip(*((f"{s.tau:.2f} on {s.net}", f"{s.null:.2f}") for s in longest)))
+    taus = ", ".join(f"{seen.tau:.2f} on {seen.net}" for seen in longest)
+    nulls = ", ".join(f"{seen.null:.2f}" for seen in longest)
     return (
         f"At this length or a little less ({_range([s.steps for s in longest])} steps), the order that default sweeps "
         f"found agreed with that of runs of {_range([s.long for s in longest])} steps to Kendall's tau {taus} "
