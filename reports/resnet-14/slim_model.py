@@ -1,4 +1,4 @@
-"""SlimSequential: 88,890 parameters.
+"""SlimSequential: 89,098 parameters.
 
 Written by dst-analyze. `build_model()` gives the model, its weights from the safetensors file beside it.
 """
@@ -59,25 +59,25 @@ class SlimSequential(nn.Module):
             shortcut=nn.Identity(),
         ))
         setattr(self, "7", Block(
-            conv1=nn.Conv2d(32, 24, 3, stride=2, padding=1, bias=False),  # was out_channels=64
-            bn1=nn.BatchNorm2d(24),  # was num_features=64
-            conv2=nn.Conv2d(24, 56, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
-            bn2=nn.BatchNorm2d(56),  # was num_features=64
+            conv1=nn.Conv2d(32, 32, 3, stride=2, padding=1, bias=False),  # was out_channels=64
+            bn1=nn.BatchNorm2d(32),  # was num_features=64
+            conv2=nn.Conv2d(32, 48, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
+            bn2=nn.BatchNorm2d(48),  # was num_features=64
             shortcut=nn.Sequential(
-                nn.Conv2d(32, 56, 1, stride=2, bias=False),  # was out_channels=64
-                nn.BatchNorm2d(56),  # was num_features=64
+                nn.Conv2d(32, 48, 1, stride=2, bias=False),  # was out_channels=64
+                nn.BatchNorm2d(48),  # was num_features=64
             ),
         ))
         setattr(self, "8", Block(
-            conv1=nn.Conv2d(56, 24, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
+            conv1=nn.Conv2d(48, 24, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
             bn1=nn.BatchNorm2d(24),  # was num_features=64
-            conv2=nn.Conv2d(24, 56, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
-            bn2=nn.BatchNorm2d(56),  # was num_features=64
+            conv2=nn.Conv2d(24, 48, 3, padding=1, bias=False),  # was in_channels=64, out_channels=64
+            bn2=nn.BatchNorm2d(48),  # was num_features=64
             shortcut=nn.Identity(),
         ))
         setattr(self, "9", nn.AdaptiveAvgPool2d(1))
         setattr(self, "10", nn.Flatten())
-        setattr(self, "11", nn.Linear(56, 10))  # was in_features=64
+        setattr(self, "11", nn.Linear(48, 10))  # was in_features=64
 
     def forward(self, input_: torch.Tensor):
         input_ = getattr(self, "0")(input_)
