@@ -19,7 +19,7 @@ Widths = dict[str, int]
 
 TOLERANCE = 0.02
 """How far a reached budget may lie from the one asked for, as a share of it."""
-_STRAYED = 0.1  # of its width, that a group may be off to give the others' rounding back
+_STRAYED = 0.05  # of its width, that a group may be off to give the others' rounding back
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
 _PRICINGS = 12  # prices settle within a percent in half as many
