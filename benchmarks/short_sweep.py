@@ -32,6 +32,7 @@ import torch
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
 from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.recipe import DEFAULT_STEPS
 from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE, SweepRecord
 
 NETS_FILE = "benchmarks/nets.py"
@@ -65,15 +66,20 @@ NETS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options of a sweep of a tenth of the reference; ``batch`` divides its batches, ``part`` is of its samples."""
+    """Options of a sweep of a tenth of the reference; ``batch`` divides its batches, ``part`` is of its samples.
+
+    ``steps`` is a length of its own, whatever the reference's.
+    """
 
     options: dict[str, Any] = field(default_factory=dict)
     batch: int = 1
     part: float = 0.1
+    steps: int | None = None
 
 
 RECIPES = {
     "default": Recipe(),
+    "as users run it": Recipe(steps=DEFAULT_STEPS),
     "shuffled labels": Recipe({"control": "shuffled-labels"}),
     "onecycle": Recipe({"schedule": "onecycle"}),
     "clock 1": Recipe({"threshold_clock": 1}),
@@ -129,7 +135,7 @@ def tau(one: pd.Series, other: pd.Series) -> float:
 def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[str, Any]:
     net, recipe = NETS[name], RECIPES[recipe_name]
     long = reference(name, options)
-    steps = round(net.steps * recipe.part) * recipe.batch
+    steps = recipe.steps or round(net.steps * recipe.part) * recipe.batch
     size = net.options.get("batch_size", DEFAULT_BATCH_SIZE) // recipe.batch
     started = time.perf_counter()
     short = sweep(

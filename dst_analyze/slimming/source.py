@@ -200,7 +200,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
         "        for name, tensor in (*model.named_parameters(), *model.named_buffers()):",
         "            if tensor.shape != tensors[name].shape:",
         '                raise ValueError(f"{name} is {list(tensors[name].shape)} in {weights}")',
-        "            tensor.data = tensors[name]",
+        "            tensor.data = tensors[name].clone()  # into memory that is aligned, as the file need not be",
     ]
     if still:
         lines += [

@@ -40,7 +40,7 @@ def build_model(weights: Path | None = WEIGHTS) -> nn.Module:
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if tensor.shape != tensors[name].shape:
                 raise ValueError(f"{name} is {list(tensors[name].shape)} in {weights}")
-            tensor.data = tensors[name]
+            tensor.data = tensors[name].clone()  # into memory that is aligned, as the file need not be
     return model
 
 
