@@ -23,8 +23,10 @@ class Seen:
 
 
 SEEN = (
-    Seen("a small CNN on digits", 300, 3_000, 1.00, 0.60),
+    Seen("a CNN of 5 layers on digits", 300, 3_000, 1.00, 0.60),
     Seen("VGG-16 of quarter width", 600, 9_400, 0.77, 0.62),
+    Seen("LeNet-5", 600, 18_760, 0.33, 0.33),
+    Seen("a two-layer LSTM", 600, 12_000, 0.00, -0.33),
 )
 
 
