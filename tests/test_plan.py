@@ -157,7 +157,11 @@ def test_costs_are_those_of_the_model_that_is_built(share):
 
 
 def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
+    plan = planned(evidence(0.3, 0.9, 0.5), params=0.8, macs=0.2)
+    assert plan.new_params / plan.params <= 0.8
+    assert plan.new_macs / plan.macs == pytest.approx(0.2, rel=0.02)
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.6, macs=0.2)
+    assert plan.new_params / plan.params <= 0.6
     used = plan.new_params / plan.params / 0.6, plan.new_macs / plan.macs / 0.2
     assert max(used) == pytest.approx(1, rel=0.02)  # the tighter one is used up, the other one kept to
     far = planned(evidence(0.3, 0.9, 0.5), Limits(round_to=8, keep=("2", "7")), params=0.1)

@@ -45,9 +45,9 @@ def known_at(steps: int) -> str:
     taus = ", ".join(f"{seen.tau:.2f} on {seen.net}" for seen in longest)
     nulls = ", ".join(f"{seen.null:.2f}" for seen in longest)
     return (
-        f"At this length or a little less ({_range([s.steps for s in longest])} steps), the order that default sweeps "
-        f"found agreed with that of runs of {_range([s.long for s in longest])} steps to Kendall's tau {taus} "
-        f"(the initial weights alone: {nulls})."
+        "Of default sweeps about this long or shorter, the longest that were compared with long runs "
+        f"({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had their order "
+        f"to Kendall's tau {taus} (the initial weights alone: {nulls})."
     )
 
 

@@ -14,7 +14,7 @@ order where the rule would have ended a trial to that of its end:
     3/5                     .71             .80                   .94
     7/10                    .78             .92                   .97
 
-A window of a quarter, or a tau of 0.95 to count as the same, moves these by a few hundredths.
+From three fifths on, a window of a quarter or a tau of 0.95 to count as the same moves these by less than a tenth.
 """
 
 from __future__ import annotations
