@@ -1,14 +1,13 @@
 """How much of a long run's ranking does a short sweep see? Recipes on several nets against long references.
 
-    python benchmarks/short_sweep.py --shared ../shared --refs refs --out short.jsonl [--net vgg] [--recipe default]
-    python benchmarks/short_sweep.py --refs refs --out short.jsonl --table
+    python benchmarks/short_sweep.py --shared ../shared --refs refs --out short.jsonl [--net vgg] [--recipe "a tenth"]
+    python benchmarks/short_sweep.py --refs refs --out short.jsonl --figure docs/short-sweeps.png
 
-From the project's root, as a run names its model's file as it is named here. A reference is a run of full length with
-thresholds on the weights' own clock, in a run folder of its own under ``--refs``: made once, resumed where it was
-stopped. Those of `vgg` and `wide_resnet` are the runs of benchmarks/paper/run.py, those of `lenet_5` and `lstm` the
-trainings that benchmarks/paper/at_ratio.py has written to ``--table-1``. A recipe is a sweep of a tenth of its samples
-(of its steps, but for smaller batches), with options that users have. Each gives a line of the results; what stands
-there is not repeated.
+From the project's root, as a run names its model's file as it is named here. A reference is a sweep of full length with
+default options, alphas apart: its thresholds are on the weights' own clock. It has a run folder of its own under
+``--refs``, made once, resumed where it was stopped; those of `vgg` and `wide_resnet` are the runs of
+benchmarks/paper/run.py. A recipe is a sweep of a part of its samples (of its steps, but for other batches), with
+options that users have. Each gives a line of the results; what stands there is not repeated.
 
 For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial weights
 alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights, and that
@@ -25,14 +24,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.recipe import DEFAULT_STEPS
 from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE, SweepRecord
 
 NETS_FILE = "benchmarks/nets.py"
@@ -43,50 +43,42 @@ CIFAR = "npz:{shared}/data/cifar10-20k.npz"
 class Net:
     """A net, its data, and its reference: so many steps at strengths that leave a clear pattern."""
 
+    title: str
     model: str
     data: str
     steps: int
     alphas: tuple[float, ...]
     seeds: int = 2
     options: dict[str, Any] = field(default_factory=lambda: {"lr": 0.05})  # of the reference and the sweeps alike
-    table_1: str = ""  # the net of benchmarks/paper/at_ratio.py whose trainings are the reference
 
 
 _BATCHES_OF_100 = {"batch_size": 100, "exclude": ["out"]}
 NETS = {
-    "demo": Net("example:demo", "digits", 3000, (3e-4,)),
-    "vgg": Net(f"{NETS_FILE}:vgg", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
-    "wide_resnet": Net(f"{NETS_FILE}:wide_resnet", CIFAR, 3100, (3e-6, 3e-5, 3e-4), seeds=1),
-    "lenet_5": Net("benchmarks/paper/lenets.py:lenet_5", "mnist", 18760, (8e-4,), 3, {}, "lenet-5-caffe"),
-    "lstm": Net("example:lstm-a", "mnist", 12000, (6e-4,), 3, _BATCHES_OF_100, "lstm-a"),
-    "resnet": Net(f"{NETS_FILE}:small_resnet", CIFAR, 9400, (1e-5, 1e-4)),
-    "vit": Net(f"{NETS_FILE}:vit", CIFAR, 9400, (1e-5,)),
+    "demo": Net("the demo net", "example:demo", "digits", 3000, (3e-4,)),
+    "vgg": Net("VGG-16, narrow", f"{NETS_FILE}:vgg", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
+    "wide_resnet": Net("WideResNet-16-2", f"{NETS_FILE}:wide_resnet", CIFAR, 3100, (3e-6, 3e-5, 3e-4), seeds=1),
+    "resnet": Net("ResNet-14", f"{NETS_FILE}:small_resnet", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
+    "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist", 9400, (1e-4, 3e-4, 1e-3), options={}),
+    "lstm": Net("LSTM, two layers", "example:lstm-a", "mnist", 9400, (3e-5, 1e-4, 3e-4), 1, _BATCHES_OF_100),
 }
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options of a sweep of a tenth of the reference; ``batch`` divides its batches, ``part`` is of its samples.
-
-    ``steps`` is a length of its own, whatever the reference's.
-    """
+    """A sweep of a ``part`` of the reference's samples; ``batch`` divides its batches."""
 
     options: dict[str, Any] = field(default_factory=dict)
     batch: int = 1
     part: float = 0.1
-    steps: int | None = None
 
 
-RECIPES = {
-    "default": Recipe(),
-    "as users run it": Recipe(steps=DEFAULT_STEPS),
+LENGTHS = {"a tenth": Recipe(), "a quarter": Recipe(part=0.25), "half": Recipe(part=0.5)}
+RECIPES = LENGTHS | {
     "shuffled labels": Recipe({"control": "shuffled-labels"}),
-    "onecycle": Recipe({"schedule": "onecycle"}),
     "clock 1": Recipe({"threshold_clock": 1}),
     "batches of 16": Recipe(batch=4),
-    "a quarter": Recipe(part=0.25),
-    "half": Recipe(part=0.5),
 }
+FLOORS = {"null": "initial weights alone", "by size": "layers by size"}
 
 
 def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
@@ -96,22 +88,13 @@ def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
     )
 
 
-def reference(name: str, options: argparse.Namespace) -> pd.DataFrame:
-    """What remained of each layer in a run of full length: alpha, seed, step, layer, remaining."""
+def reference(name: str, options: argparse.Namespace) -> SweepRecord:
+    """The run of full length."""
     net = NETS[name]
-    if net.table_1:
-        lines = [row for row in rows(options.table_1) if row["net"] == net.table_1 and row["alpha"] in net.alphas]
-        return pd.DataFrame(
-            {"alpha": row["alpha"], "seed": row["seed"], "step": at["step"], "layer": layer, "remaining": ratio}
-            for row in lines
-            for at in row["course"]
-            for layer, ratio in at["layers"].items()
-        )
-    long = sweep(
+    return sweep(
         net, options.shared, options.refs / name, steps=net.steps, alphas=list(net.alphas), seeds=net.seeds,
         threshold_clock=1,
     )  # fmt: skip
-    return long.frame[["alpha", "seed", "step", "layer", "remaining"]]
 
 
 def order(frame: pd.DataFrame, sizes: pd.Series) -> pd.Series:
@@ -134,8 +117,8 @@ def tau(one: pd.Series, other: pd.Series) -> float:
 
 def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[str, Any]:
     net, recipe = NETS[name], RECIPES[recipe_name]
-    long = reference(name, options)
-    steps = recipe.steps or round(net.steps * recipe.part) * recipe.batch
+    long = trials(reference(name, options), control=False)
+    steps = round(net.steps * recipe.part) * recipe.batch
     size = net.options.get("batch_size", DEFAULT_BATCH_SIZE) // recipe.batch
     started = time.perf_counter()
     short = sweep(
@@ -160,31 +143,56 @@ def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
-def curve(name: str, options: argparse.Namespace) -> pd.DataFrame:
-    """Tau of the reference's own order, step by step, to its end: how soon a run of full length knows."""
-    long, found = reference(name, options), []
-    start = long["step"].max() * 3 // 4
-    end = long[long["step"] > start].groupby(["alpha", "layer"])["remaining"].median()
-    for (alpha, step), frame in long.groupby(["alpha", "step"]):
-        ratios = frame.groupby("layer")["remaining"].mean()
-        found.append((alpha, step, tau(ratios, end[alpha])))
-    return pd.DataFrame(found, columns=["alpha", "step", "tau"])
+def course(name: str, options: argparse.Namespace) -> pd.Series:
+    """Tau of the reference's ranking, had it ended at a step, to that of its end: how soon a long run knows."""
+    long = reference(name, options)
+    sizes = long.layers.set_index("layer")["params"]
+    frame = trials(long, control=False)
+    end = order(frame, sizes)
+    steps = sorted(frame["step"].unique())
+    return pd.Series({step: tau(order(frame[frame["step"] <= step], sizes), end) for step in steps})
+
+
+def figure(options: argparse.Namespace) -> Figure:
+    """For every net tau against the share of the full length: sweeps, the long run's own course, floors, ceiling."""
+    found = pd.DataFrame(rows(options.out))
+    names = [name for name in options.net or NETS if name in set(found["net"])]
+    chart, axes = plt.subplots(1, len(names), figsize=(3.2 * len(names), 3.2), sharey=True, squeeze=False)
+    for axis, name in zip(axes[0], names, strict=True):
+        of_net, full = found[found["net"] == name], NETS[name].steps
+        own = course(name, options)
+        axis.plot(own.index / full, own, color="0.6", label="the long run, had it ended here")
+        lengths = of_net[of_net["recipe"].isin(LENGTHS)].groupby("steps")["tau"].mean()
+        axis.plot(lengths.index / full, lengths, "o-", color="C0", label="default sweep of this length")
+        for floor, colour in (("null", "C1"), ("by size", "C2")):
+            axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=FLOORS[floor])
+        shuffled = of_net[of_net["recipe"] == "shuffled labels"]
+        axis.plot(shuffled["steps"] / full, shuffled["tau"], "x", color="C3", label="sweep on shuffled labels")
+        if of_net["ceiling"].notna().any():
+            axis.axhline(of_net["ceiling"].mean(), lw=1, color="C4", label="between seeds of the long run")
+        axis.set(title=NETS[name].title, xlabel=f"share of {full:,} steps", xscale="log", ylim=(-0.45, 1.05))
+    axes[0][0].set_ylabel("Kendall's tau to the long run")
+    handles = {
+        label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    chart.legend(handles.values(), handles, loc="lower center", ncols=3, frameon=False)
+    chart.tight_layout(rect=(0, 0.16, 1, 1))
+    return chart
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--refs", type=Path, required=True)
-    parser.add_argument("--table-1", type=Path, default=Path("table-1.jsonl"), help="what at_ratio.py has written")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--net", choices=NETS, action="append")
     parser.add_argument("--recipe", choices=RECIPES, action="append")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--table", action="store_true", help="only show what is there")
+    parser.add_argument("--figure", type=Path, help="train nothing, draw what is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
     known = {(row["net"], row["recipe"], row["seeds"]) for row in rows(options.out)}
-    for name in [] if options.table else options.net or NETS:
+    for name in [] if options.figure else options.net or NETS:
         for recipe in options.recipe or RECIPES:
             if (name, recipe, options.seeds) not in known:
                 row = measure(name, recipe, options)
@@ -192,10 +200,8 @@ def main() -> None:
                     file.write(json.dumps(row) + "\n")
                 print(row, flush=True)
     print(pd.DataFrame(rows(options.out)).to_string())
-    for name in options.net or NETS:
-        if (options.refs / name / "trials").exists():
-            table = curve(name, options).pivot(index="step", columns="alpha", values="tau").to_string()
-            print(f"\n{name}: tau of the reference to its own end, by step\n{table}")
+    if options.figure:
+        figure(options).savefig(options.figure, dpi=110)
 
 
 if __name__ == "__main__":

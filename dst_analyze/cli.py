@@ -140,7 +140,8 @@ def analyze(
         from dst_analyze.model.loading import parse_model_args
         from dst_analyze.scalars import drawing
         from dst_analyze.slimming.budget import check_asked
-        from dst_analyze.sweep.dry_run import estimate_of, words
+        from dst_analyze.sweep.cost import estimate_of
+        from dst_analyze.sweep.dry_run import words
         from dst_analyze.sweep.events import ReportWritten, all_of
         from dst_analyze.sweep.fast import plan_fast
         from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, what_to_do
@@ -174,7 +175,8 @@ def analyze(
                 listeners.append(events)
             elif not quiet:
                 listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-            record = run_plan(plan, all_of(*listeners), workers)
+            foretell = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
+            record = run_plan(plan, all_of(*listeners), workers, foretell=foretell)
         from dst_analyze.baselines.measure import add_baselines
         from dst_analyze.slimming.suggestion import suggested_once, verified
 

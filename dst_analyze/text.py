@@ -75,3 +75,13 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int)
     body = [line(name, row[1:]) for name, row in zip(names, rows, strict=True)]
     head = line(heads[0], heads[1:])
     return "\n".join([head, "─" * max(map(cell_len, [head, *body])), *body])
+
+
+def duration(seconds: float) -> str:
+    """A time with two digits, in the unit that fits it."""
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} s"

@@ -21,6 +21,7 @@ from dst_analyze.sweep.events import (
     Notice,
     SweepExtended,
     SweepStarted,
+    TimeForeseen,
     TrialFailed,
     TrialFinished,
     TrialRetried,
@@ -30,7 +31,7 @@ from dst_analyze.sweep.events import (
     to_json,
 )
 from dst_analyze.sweep.record import Manifest, TrialKey
-from dst_analyze.text import visible
+from dst_analyze.text import duration, visible
 
 _AT_LEAST = 0.2  # seconds between two pictures in a notebook
 _NOTEBOOK_WIDTH = 110
@@ -108,6 +109,11 @@ class Lines:
                 there = f", {done} of them there already" if done else ""
                 at_once = ": the run is complete" if done == trials else f", {jobs} at once" if jobs > 1 else ""
                 return f"{trials} trials of {steps} steps{there}{at_once}"
+            case TimeForeseen(seconds=seconds, at_most=at_most):
+                most = (
+                    f", {duration(at_most)} if the search for alphas takes all its tries" if at_most > seconds else ""
+                )
+                return f"this takes about {duration(seconds)}{most}"
             case SweepExtended(trials=trials):
                 return f"the search for alphas goes on: {trials} trials by now"
             case TrialFinished(trial=trial, seconds=seconds):
@@ -214,7 +220,7 @@ class NotebookBars(Bars):
 
     def __call__(self, event: Event) -> None:
         super().__call__(event)
-        if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
+        if isinstance(event, SweepStarted | TimeForeseen | TrialFailed | TrialRetried | Notice):
             self.told.append(self.lines.line(event))
         if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
             self._replace(_paragraph(self.told) + self._drawn())

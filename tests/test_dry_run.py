@@ -8,9 +8,9 @@ import torch
 from test_sweep import FILE
 
 from dst_analyze.cli import main
-from dst_analyze.sweep import dry_run
+from dst_analyze.sweep import cost as costs
+from dst_analyze.sweep.cost import Estimate, estimate_of
 from dst_analyze.sweep.data import as_batches
-from dst_analyze.sweep.dry_run import estimate_of
 from dst_analyze.sweep.fast import BATCHES, STEPS, FewBatches
 from dst_analyze.sweep.memory import free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.plan import plan_sweep
@@ -51,12 +51,30 @@ def test_a_search_may_take_more_trials(here):
 
 
 def test_time_is_steps_times_seconds():
-    cost = dry_run.Estimate(5, 5, 100, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
+    cost = Estimate(5, 5, 100, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
     assert cost.seconds(5) == pytest.approx((100 * (0.1 + 4 * 0.2) + 5) / 2)
 
 
+def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
+    args = ["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--jobs", "1"]
+    assert main(args) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line != "loud"]
+    place = lines.index("3 trials of 20 steps")
+    assert re.fullmatch(r"this takes about \S+ m?s", lines[place + 1])
+    assert lines[place + 2].startswith("dense, seed 0")
+    assert main(args) == 0  # complete: nothing will take any time
+    assert "this takes about" not in capsys.readouterr().err
+
+
+def test_a_search_says_how_long_it_takes_at_most(here, capsys):
+    assert main(["m.py", "--steps", "20", "--jobs", "1", "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events[:3]] == ["sweep_started", "time_foreseen", "trial_started"]
+    assert 0 < events[1]["seconds"] < events[1]["at_most"]
+
+
 def test_too_little_memory_is_said(here, capsys, monkeypatch):
-    monkeypatch.setattr(dry_run, "free_memory", lambda: 1000)
+    monkeypatch.setattr(costs, "free_memory", lambda: 1000)
     assert main(["m.py", "--alphas", "1e-3", "--steps", "9", "--dry-run"]) == 0
     assert "! too much: --jobs 1, or a smaller --batch-size" in capsys.readouterr().out
 

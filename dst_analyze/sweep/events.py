@@ -24,6 +24,14 @@ class SweepStarted:
 
 
 @dataclass(frozen=True)
+class TimeForeseen:
+    """How long what is missing takes, from a few timed steps; ``at_most`` if the search tries all it may."""
+
+    seconds: float
+    at_most: float
+
+
+@dataclass(frozen=True)
 class SweepExtended:
     """The search for alphas goes on: ``trials`` is how many there are by now."""
 
@@ -113,6 +121,7 @@ class ReportWritten:
 
 Event = (
     SweepStarted
+    | TimeForeseen
     | SweepExtended
     | TrialStarted
     | TrialStep

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dst_analyze.errors import OptionError
+from dst_analyze.sweep.cost import estimate_of
 from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
 from dst_analyze.sweep.events import (
@@ -16,6 +17,7 @@ from dst_analyze.sweep.events import (
     SweepExtended,
     SweepFinished,
     SweepStarted,
+    TimeForeseen,
     TrialFailed,
     TrialFinished,
     all_of,
@@ -78,14 +80,18 @@ def run_here(
 
     with progress_shown(plan.manifest, progress) as bars:
         both = all_of(bars, listener)
+        foretell = engine == "local" and bars is not nobody
         if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-            return run_plan(plan, both)
+            return run_plan(plan, both, foretell=foretell)
         with chosen_engine(plan, engine, jobs, ray_address) as workers:
-            return run_plan(plan, both, workers)
+            return run_plan(plan, both, workers, foretell=foretell)
 
 
-def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> SweepRecord:
-    """Run the trials of a plan that its folder does not hold yet; without an engine, in this process."""
+def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, foretell: bool = False) -> SweepRecord:
+    """Run the trials of a plan that its folder does not hold yet; without an engine, in this process.
+
+    ``foretell`` how long that will take on this machine.
+    """
     engine = engine or Inline()
     config = plan.task.config
     traced = plan.task.traced
@@ -95,6 +101,8 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
         seen = folder.look()
         total = len(seen.course.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
+        if foretell and seen.missing:
+            emit(_foreseen(plan, engine.jobs, len(seen.results)))
         while seen.missing:
             with closing(engine.run(task, seen.missing, emit)) as outputs:
                 for output in outputs:
@@ -107,6 +115,11 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None) -> S
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
     return record
+
+
+def _foreseen(plan: Plan, jobs: int, done: int) -> TimeForeseen:
+    cost = estimate_of(plan, jobs)
+    return TimeForeseen(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
 
 
 @contextmanager
