@@ -18,7 +18,7 @@ from dst_analyze.sweep.memory import free_memory
 from dst_analyze.sweep.plan import Plan
 from dst_analyze.sweep.readings import SCORES
 from dst_analyze.sweep.threads import torch_threads
-from dst_analyze.sweep.train import evaluate, train
+from dst_analyze.sweep.train import DivergedError, evaluate, train
 from dst_analyze.sweep.trial import SCORED_BATCHES, Task, seeded
 
 TIMED, WARM_UP = 6, 2
@@ -95,17 +95,13 @@ def _step_seconds(task: Task, *, masked: bool) -> list[float]:
         return times[-1] - times[0] > PATIENCE and step > WARM_UP
 
     first = task.config.alphas[0] if task.config.given_alphas else 1e-4
-    train(
-        model,
-        task.train_data.stream(task.config.seeds[0]),
-        task.objective(built),
-        optimizer,
-        schedule,
-        task.device,
-        steps=min(task.steps, WARM_UP + TIMED),
-        alpha=float(first) if masked else 0.0,
-        on_step=on_step,
-    )
+    try:
+        train(
+            model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
+            task.device, steps=min(task.steps, WARM_UP + TIMED), alpha=float(first) if masked else 0.0, on_step=on_step,
+        )  # fmt: skip
+    except DivergedError:  # a matter for the trial; a step took as long as it did
+        times.append(time.perf_counter())
     taken = [after - before for before, after in pairwise(times)]
     return taken[WARM_UP:] or taken[-1:]
 
