@@ -150,6 +150,18 @@ def test_first_alphas_rise_as_targets_fall(steps, options):
     assert all(WEAKEST < alpha < STRONGEST for alpha in alphas)
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_what_adam_starts_with_depends_on_neither_rate_nor_length(optimizer):
+    weights = Magnitudes({"a": nn.Linear(50, 50).weight})
+    made = {
+        first_alphas(Recipe.of(config(optimizer=optimizer, lr=lr), steps), AUTO_TARGETS, weights)
+        for lr in (1e-4, 1e-2)
+        for steps in (100, 10_000)
+    }
+    (alphas,) = made
+    assert alphas[0] < 5e-4 < alphas[1]  # half of the model remains between 80 and 30 %
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
