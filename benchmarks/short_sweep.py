@@ -1,207 +1,271 @@
-"""How much of a long run's ranking does a short sweep see? Recipes on several nets against long references.
+"""How much of a long run's ranking does a short sweep see? Sweeps of several lengths and recipes against long runs.
 
-    python benchmarks/short_sweep.py --shared ../shared --refs refs --out short.jsonl [--net vgg] [--recipe "a tenth"]
-    python benchmarks/short_sweep.py --refs refs --out short.jsonl --figure docs/short-sweeps.png
+    python benchmarks/short_sweep.py --shared ../shared --readings readings --out short.jsonl [--net vgg]
+    python benchmarks/short_sweep.py --readings readings --out short.jsonl --figure docs/short-sweeps.png
 
-From the project's root, as a run names its model's file as it is named here. A reference is a sweep of full length with
-default options, alphas apart: its thresholds are on the weights' own clock. It has a run folder of its own under
-``--refs``, made once, resumed where it was stopped; those of `vgg` and `wide_resnet` are the runs of
-benchmarks/paper/run.py. A recipe is a sweep of a part of its samples (of its steps, but for other batches), with
-options that users have. Each gives a line of the results; what stands there is not repeated.
+The reference of a net is a sweep of full length with default options: thresholds on the weights' own clock. A recipe is
+a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its length, unless strength is
+what is tried. What is read of each trial is kept under ``--readings``, so that all of this can be stopped at any time;
+``--out`` is made anew from what is there. The references of `vgg` and of `wide_resnet` with seed 0 are the trials of
+benchmarks/paper/run.py.
 
-For every recipe: Kendall's tau of its ranking to the reference's and to the null's, which is what the initial weights
-alone would say. Floors are the null's own tau to the reference, that of the layers by their number of weights, and that
-of a sweep on shuffled labels; the ceiling, where a reference has several seeds, is the mean tau between them.
+For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
+its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
+and of the layers by their number of weights; the ceiling is the tau between two seeds of the reference. *beyond null*
+is the tau of the two rankings after what the null says has been taken from both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
-from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE, SweepRecord
+from dst_analyze.sweep.events import nobody
+from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.trial import Task, run_trial
 
-NETS_FILE = "benchmarks/nets.py"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
+LONG = "the long run"
 
 
 @dataclass(frozen=True)
 class Net:
-    """A net, its data, and its reference: so many steps at strengths that leave a clear pattern."""
-
     title: str
     model: str
     data: str
-    steps: int
-    alphas: tuple[float, ...]
-    seeds: int = 2
-    options: dict[str, Any] = field(default_factory=lambda: {"lr": 0.05})  # of the reference and the sweeps alike
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-_BATCHES_OF_100 = {"batch_size": 100, "exclude": ["out"]}
 NETS = {
-    "demo": Net("the demo net", "example:demo", "digits", 3000, (3e-4,)),
-    "vgg": Net("VGG-16, narrow", f"{NETS_FILE}:vgg", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
-    "wide_resnet": Net("WideResNet-16-2", f"{NETS_FILE}:wide_resnet", CIFAR, 3100, (3e-6, 3e-5, 3e-4), seeds=1),
-    "resnet": Net("ResNet-14", f"{NETS_FILE}:small_resnet", CIFAR, 9400, (1e-6, 1e-5, 1e-4), seeds=1),
-    "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist", 9400, (1e-4, 3e-4, 1e-3), options={}),
-    "lstm": Net("LSTM, two layers", "example:lstm-a", "mnist", 9400, (3e-5, 1e-4, 3e-4), 1, _BATCHES_OF_100),
+    "vgg": Net("VGG-16, narrow", "benchmarks/nets.py:vgg", CIFAR, {"lr": 0.05}),
+    "wide_resnet": Net("WideResNet-16-2", "benchmarks/nets.py:wide_resnet", CIFAR, {"lr": 0.05}),
+    "vit": Net("a small ViT", "benchmarks/rows_and_patches.py:vit", "mnist"),
+    "gru": Net("a GRU of three layers", "benchmarks/rows_and_patches.py:gru", "mnist"),
+    "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist"),
 }
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A sweep of a ``part`` of the reference's samples; ``batch`` divides its batches."""
+class Sweep:
+    """One sweep: of a net by a recipe."""
 
+    net: str
+    recipe: str
+    steps: int
+    alphas: tuple[float, ...]
+    seeds: tuple[int, ...] = (0,)
     options: dict[str, Any] = field(default_factory=dict)
-    batch: int = 1
-    part: float = 0.1
 
 
-LENGTHS = {"a tenth": Recipe(), "a quarter": Recipe(part=0.25), "half": Recipe(part=0.5)}
-RECIPES = LENGTHS | {
-    "shuffled labels": Recipe({"control": "shuffled-labels"}),
-    "clock 1": Recipe({"threshold_clock": 1}),
-    "batches of 16": Recipe(batch=4),
-}
+_CLOCK_1 = {"threshold_clock": 1}
+_SMALL_BATCHES = {"batch_size": 16}
+_HIGH_RATE = {"lr": 0.15}
+SWEEPS = (
+    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), options=_CLOCK_1),
+    Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
+    Sweep("vgg", "a quarter", 2350, (5e-5, 1.2e-4)),
+    Sweep("vgg", "a tenth, stronger", 940, (3e-4,)),
+    Sweep("vgg", "a tenth, rate x3", 940, (3e-5, 1e-4), options=_HIGH_RATE),
+    Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
+    Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_CLOCK_1),
+    Sweep("wide_resnet", "a tenth", 310, (3e-5, 1.5e-4)),
+    Sweep("wide_resnet", "a quarter", 775, (1.2e-5, 6e-5, 1.8e-4)),
+    Sweep("wide_resnet", "half", 1550, (6e-6, 5e-5, 1.8e-4)),
+    Sweep("wide_resnet", "a tenth, stronger", 310, (3e-4, 6e-4)),
+    Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),
+    Sweep("wide_resnet", "a tenth, batches of 16", 1240, (8e-5, 2e-4), options=_SMALL_BATCHES),
+    Sweep("vit", LONG, 4700, (1e-4, 5e-4, 2.5e-3), (0, 1), options=_CLOCK_1),
+    Sweep("vit", "a tenth", 470, (3e-4, 1e-3, 3e-3)),
+    Sweep("vit", "a quarter", 1175, (2e-4, 1e-3, 3e-3)),
+    Sweep("vit", "a quarter, two seeds", 1175, (2e-4, 1e-3, 3e-3), (0, 1)),
+    Sweep("vit", "half", 2350, (1.5e-4, 7e-4, 3e-3)),
+    Sweep("vit", "a tenth, stronger", 470, (6e-3, 1.5e-2)),
+    Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
+    Sweep("gru", LONG, 4700, (1e-4, 4e-4, 1.6e-3), (0, 1), options=_CLOCK_1),
+    Sweep("gru", "a tenth", 470, (2e-4, 8e-4, 4e-3)),
+    Sweep("gru", "a quarter", 1175, (1.5e-4, 6e-4, 2.5e-3)),
+    Sweep("gru", "half", 2350, (1.2e-4, 5e-4, 2e-3)),
+    Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_CLOCK_1),
+    Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
+    Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
+)
+LENGTHS = ("a tenth", "a quarter", "half")
 FLOORS = {"null": "initial weights alone", "by size": "layers by size"}
 
 
-def sweep(net: Net, shared: str, out: Path, **options: Any) -> SweepRecord:
-    data, root = net.data.format(shared=shared), f"{shared}/data"
-    return run_sweep(
-        net.model, data, data_root=root, out=out, resume=True, jobs=1, device="cpu", **{**net.options, **options}
-    )
+# --- training -------------------------------------------------------------------------------------------------------
 
 
-def reference(name: str, options: argparse.Namespace) -> SweepRecord:
-    """The run of full length."""
-    net = NETS[name]
-    return sweep(
-        net, options.shared, options.refs / name, steps=net.steps, alphas=list(net.alphas), seeds=net.seeds,
-        threshold_clock=1,
+def file_of(sweep: Sweep, alpha: float, seed: int, folder: Path) -> Path:
+    return folder / f"{sweep.net}, {sweep.recipe}" / f"alpha={alpha:g},seed={seed}.csv"
+
+
+def keys(sweep: Sweep) -> Iterator[tuple[float, int]]:
+    return ((alpha, seed) for alpha in sweep.alphas for seed in sweep.seeds)
+
+
+def train(sweep: Sweep, shared: str, folder: Path) -> None:
+    """What is missing of it."""
+    missing = [key for key in keys(sweep) if not file_of(sweep, *key, folder).exists()]
+    task: Task | None = None
+    for key in missing:
+        net, file = NETS[sweep.net], file_of(sweep, *key, folder)
+        task = task or plan_sweep(
+            net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
+            steps=sweep.steps, alphas=list(sweep.alphas), **{**net.options, **sweep.options},
+        ).task  # fmt: skip
+        output = run_trial(task, TrialKey(*key), nobody)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        output.readings.to_csv(file, index=False)
+        print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def readings(sweep: Sweep, folder: Path) -> pd.DataFrame | None:
+    """All that was read of a sweep; None where trials are missing."""
+    files = {key: file_of(sweep, *key, folder) for key in keys(sweep)}
+    if not all(file.exists() for file in files.values()):
+        return None
+    return pd.concat(
+        pd.read_csv(file, dtype={"layer": str}).assign(alpha=alpha, seed=seed)
+        for (alpha, seed), file in files.items()
     )  # fmt: skip
 
 
-def order(frame: pd.DataFrame, sizes: pd.Series) -> pd.Series:
-    """Each layer's redundancy over the trials of a frame."""
-    table = rank_layers(frame.assign(params=frame["layer"].map(sizes))).table
-    return table.set_index("layer")["redundancy"]
+@dataclass(frozen=True)
+class Order:
+    """Redundancy by layer: as it was found, as the initial weights have it, and the one without the other."""
 
+    found: pd.Series
+    null: pd.Series
 
-def trials(record: SweepRecord, *, control: bool) -> pd.DataFrame:
-    return record.frame[record.frame["control"] == control].assign(control=False)
+    @classmethod
+    def of(cls, frame: pd.DataFrame, sizes: pd.Series) -> Order:
+        table = rank_layers(frame.assign(params=frame["layer"].map(sizes))).table.set_index("layer")
+        return cls(table["redundancy"], table["null_redundancy"])
 
-
-def null(record: SweepRecord) -> pd.Series:
-    return rank_layers(record).table.set_index("layer")["null_redundancy"]
+    @property
+    def beyond(self) -> pd.Series:
+        return self.found - self.null
 
 
 def tau(one: pd.Series, other: pd.Series) -> float:
     return round(kendalls_tau(one.to_numpy(), other.reindex(one.index).to_numpy()), 3)
 
 
-def measure(name: str, recipe_name: str, options: argparse.Namespace) -> dict[str, Any]:
-    net, recipe = NETS[name], RECIPES[recipe_name]
-    long = trials(reference(name, options), control=False)
-    steps = round(net.steps * recipe.part) * recipe.batch
-    size = net.options.get("batch_size", DEFAULT_BATCH_SIZE) // recipe.batch
-    started = time.perf_counter()
-    short = sweep(
-        net, options.shared, options.refs / f"{name},{recipe_name.replace(' ', '-')}", steps=steps,
-        batch_size=size, seeds=options.seeds, **recipe.options,
+def sizes_of(net: str, shared: str) -> pd.Series:
+    """Weights by layer."""
+    made = NETS[net]
+    plan = plan_sweep(
+        made.model, made.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
+        alphas=[1e-4], **made.options,
     )  # fmt: skip
-    sizes = short.layers.set_index("layer")["params"]  # largest first: what a ranking has to know more than
-    found = order(trials(short, control="control" in recipe.options), sizes)
-    end = order(long, sizes)
-    single = [order(part, sizes) for _, part in long.groupby("seed")]
-    ceiling = [tau(one, other) for one, other in combinations(single, 2)]
-    return {
-        "net": name, "recipe": recipe_name, "steps": steps, "batch": size, "seeds": options.seeds,
-        "alphas": list(short.alphas), "remaining": [round(short.remaining(a) or np.nan, 4) for a in short.alphas],
-        "tau": tau(found, end), "tau to null": tau(found, null(short)), "null": tau(null(short), end),
-        "by size": tau(sizes, end), "ceiling": round(float(np.mean(ceiling)), 3) if ceiling else None,
-        "training seconds": round(short.seconds, 1), "wall": round(time.perf_counter() - started, 1),
-    }  # fmt: skip
+    return pd.Series({layer.name: layer.params for layer in plan.task.traced.layers})
 
 
-def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """A line for each sweep of a net that is there, if its reference is."""
+    of_net = [(sweep, frame) for sweep in SWEEPS if sweep.net == net and (frame := readings(sweep, folder)) is not None]
+    reference = next(((sweep, frame) for sweep, frame in of_net if sweep.recipe == LONG), None)
+    if reference is None:
+        return
+    sizes, (long, frame) = sizes_of(net, shared), reference
+    end, strong = Order.of(frame, sizes), Order.of(frame[frame["alpha"] == max(long.alphas)], sizes)
+    by_seed = [Order.of(part, sizes) for _, part in frame.groupby("seed")]
+    ceiling = [tau(one.found, other.found) for one, other in combinations(by_seed, 2)]
+    for sweep, frame in of_net:
+        if sweep.recipe == LONG:
+            continue
+        order = Order.of(frame, sizes)
+        yield {
+            "net": net, "recipe": sweep.recipe, "steps": sweep.steps, "long": long.steps, "seeds": len(sweep.seeds),
+            "layers": len(sizes), "alphas": sweep.alphas,
+            "remaining": [left(part, sizes) for _, part in frame.groupby("alpha")],
+            "tau": tau(order.found, end.found), "to the strongest": tau(order.found, strong.found),
+            "beyond null": tau(order.beyond, end.beyond), "null": tau(end.null, end.found),
+            "by size": tau(sizes, end.found), "ceiling": mean(ceiling) if ceiling else None,
+        }  # fmt: skip
 
 
-def course(name: str, options: argparse.Namespace) -> pd.Series:
+def left(frame: pd.DataFrame, sizes: pd.Series) -> float:
+    """What remains of the model over the last quarter, as read: a layer that was reset counts with what it got back."""
+    late = frame[frame["step"] > 3 / 4 * frame["step"].max()].groupby("layer")["remaining"].median()
+    return round(float((late * sizes).sum() / sizes.sum()), 3)
+
+
+def course(net: str, sizes: pd.Series, folder: Path) -> pd.Series:
     """Tau of the reference's ranking, had it ended at a step, to that of its end: how soon a long run knows."""
-    long = reference(name, options)
-    sizes = long.layers.set_index("layer")["params"]
-    frame = trials(long, control=False)
-    end = order(frame, sizes)
-    steps = sorted(frame["step"].unique())
-    return pd.Series({step: tau(order(frame[frame["step"] <= step], sizes), end) for step in steps})
+    sweep = next(sweep for sweep in SWEEPS if (sweep.net, sweep.recipe) == (net, LONG))
+    frame = readings(sweep, folder)
+    assert frame is not None
+    end = Order.of(frame, sizes).found
+    steps = sorted(frame["step"].unique())[1:]
+    return pd.Series(
+        {step / sweep.steps: tau(Order.of(frame[frame["step"] <= step], sizes).found, end) for step in steps}
+    )
 
 
-def figure(options: argparse.Namespace) -> Figure:
+def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
     """For every net tau against the share of the full length: sweeps, the long run's own course, floors, ceiling."""
-    found = pd.DataFrame(rows(options.out))
-    names = [name for name in options.net or NETS if name in set(found["net"])]
-    chart, axes = plt.subplots(1, len(names), figsize=(3.2 * len(names), 3.2), sharey=True, squeeze=False)
+    names = [name for name in NETS if name in set(found["net"])]
+    chart, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 3.6), sharey=True, squeeze=False)
     for axis, name in zip(axes[0], names, strict=True):
-        of_net, full = found[found["net"] == name], NETS[name].steps
-        own = course(name, options)
-        axis.plot(own.index / full, own, color="0.6", label="the long run, had it ended here")
-        lengths = of_net[of_net["recipe"].isin(LENGTHS)].groupby("steps")["tau"].mean()
-        axis.plot(lengths.index / full, lengths, "o-", color="C0", label="default sweep of this length")
+        of_net = found[found["net"] == name]
+        own = course(name, sizes_of(name, shared), folder)
+        axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
+        lengths = of_net[of_net["recipe"].isin(LENGTHS)].sort_values("steps")
+        axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], "o-", color="C0", label="sweep of this length")
         for floor, colour in (("null", "C1"), ("by size", "C2")):
             axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=FLOORS[floor])
-        shuffled = of_net[of_net["recipe"] == "shuffled labels"]
-        axis.plot(shuffled["steps"] / full, shuffled["tau"], "x", color="C3", label="sweep on shuffled labels")
         if of_net["ceiling"].notna().any():
-            axis.axhline(of_net["ceiling"].mean(), lw=1, color="C4", label="between seeds of the long run")
-        axis.set(title=NETS[name].title, xlabel=f"share of {full:,} steps", xscale="log", ylim=(-0.45, 1.05))
+            axis.axhline(of_net["ceiling"].mean(), lw=1, color="C3", label="between two long runs")
+        axis.set(
+            title=NETS[name].title, xlabel=f"share of {of_net['long'].iloc[0]:,} steps", xlim=(0, 1), ylim=(0, 1.03)
+        )
     axes[0][0].set_ylabel("Kendall's tau to the long run")
-    handles = {
-        label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    chart.legend(handles.values(), handles, loc="lower center", ncols=3, frameon=False)
-    chart.tight_layout(rect=(0, 0.16, 1, 1))
+    entries = [axis.get_legend_handles_labels() for axis in axes[0]]
+    handles = {label: handle for entry in entries for handle, label in zip(*entry, strict=True)}
+    chart.legend(handles.values(), handles, loc="lower center", ncols=len(handles), frameon=False)
+    chart.tight_layout(rect=(0, 0.08, 1, 1))
     return chart
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", default="../shared")
-    parser.add_argument("--refs", type=Path, required=True)
+    parser.add_argument("--readings", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--net", choices=NETS, action="append")
-    parser.add_argument("--recipe", choices=RECIPES, action="append")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--recipe", choices={sweep.recipe for sweep in SWEEPS}, action="append")
     parser.add_argument("--figure", type=Path, help="train nothing, draw what is there")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    known = {(row["net"], row["recipe"], row["seeds"]) for row in rows(options.out)}
-    for name in [] if options.figure else options.net or NETS:
-        for recipe in options.recipe or RECIPES:
-            if (name, recipe, options.seeds) not in known:
-                row = measure(name, recipe, options)
-                with options.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
-                print(row, flush=True)
-    print(pd.DataFrame(rows(options.out)).to_string())
+    for sweep in SWEEPS:
+        wanted = sweep.net in (options.net or NETS) and sweep.recipe in (options.recipe or [sweep.recipe])
+        if wanted and not options.figure:
+            train(sweep, options.shared, options.readings)
+    found = [row for net in NETS for row in rows(net, options.shared, options.readings)]
+    options.out.write_text("".join(json.dumps(row) + "\n" for row in found))
+    table = pd.DataFrame(found)
+    print(table.to_string())
     if options.figure:
-        figure(options).savefig(options.figure, dpi=110)
+        figure(table, options.shared, options.readings).savefig(options.figure, dpi=110)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ sweep_options = section(
     click.option(
         "--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds."
     ),
-    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 600]"),
+    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 2250]"),
     click.option("--epochs", type=int, metavar="N", help="The same in passes over the training data."),
     click.option("--until-stable", is_flag=True, help="End a trial once the order of its layers no longer changes."),
     click.option("--max-epochs", type=int, metavar="N", help="With --until-stable: the longest a trial may take."),
