@@ -53,8 +53,7 @@ class Net:
 NETS = {
     "vgg": Net("VGG-16, narrow", "benchmarks/nets.py:vgg", CIFAR, {"lr": 0.05}),
     "wide_resnet": Net("WideResNet-16-2", "benchmarks/nets.py:wide_resnet", CIFAR, {"lr": 0.05}),
-    "vit": Net("a small ViT", "benchmarks/rows_and_patches.py:vit", "mnist"),
-    "gru": Net("a GRU of three layers", "benchmarks/rows_and_patches.py:gru", "mnist"),
+    "vit": Net("a small ViT", "benchmarks/small_vit.py:vit", "mnist"),
     "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist"),
 }
 
@@ -95,10 +94,6 @@ SWEEPS = (
     Sweep("vit", "half", 2350, (1.5e-4, 7e-4, 3e-3)),
     Sweep("vit", "a tenth, stronger", 470, (6e-3, 1.5e-2)),
     Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
-    Sweep("gru", LONG, 4700, (1e-4, 4e-4, 1.6e-3), (0, 1), options=_CLOCK_1),
-    Sweep("gru", "a tenth", 470, (2e-4, 8e-4, 4e-3)),
-    Sweep("gru", "a quarter", 1175, (1.5e-4, 6e-4, 2.5e-3)),
-    Sweep("gru", "half", 2350, (1.2e-4, 5e-4, 2e-3)),
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_CLOCK_1),
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),

@@ -21,8 +21,10 @@ from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
 from dst_analyze.slimming.plan import cost_of, plan_widths, slim_model
+from dst_analyze.slimming.suggestion import task_of
 from dst_analyze.slimming.values import Entry, Limits, SlimPlan, Verification
 from dst_analyze.slimming.verify import verify_plan
+from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.plan import plan_sweep
 
 
@@ -434,3 +436,11 @@ def test_layers_that_shrink_together_are_ranked_together(tmp_path, capsys, monke
     assert main(["rank", "run", "--format", "json"]) == 0
     groups = json.loads(capsys.readouterr().out)["groups"]
     assert dict(zip(groups["columns"], groups["rows"][0], strict=True))["layers"] in (1, 2)
+
+
+def test_a_run_of_default_length_is_made_again_at_its_own_length(tmp_path, monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.plan.DEFAULT_STEPS", 5)
+    record = run_sweep("example:demo", alphas=(1e-3,), out=tmp_path / "run")
+    monkeypatch.setattr("dst_analyze.sweep.plan.DEFAULT_STEPS", 7)
+    task = task_of(record)
+    assert (task.steps, task.recipe.clock) == (5, record.manifest.clock)

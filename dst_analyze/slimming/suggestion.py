@@ -112,12 +112,14 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
             place=str(record.folder),
             hint="use suggest_widths, slim_model and verify_plan in that program",
         )
+    # Trained for the default length: for the one of its day, whatever that is now.
+    length = {} if config.steps or config.epochs or config.max_epochs else {"steps": record.manifest.steps}
     plan = plan_sweep(
         config.model,
         record.manifest.data.name or None,
         model_args=config.model_args,
         out=record.folder,
         data_root=data_root or DEFAULT_ROOT,
-        **config.options,
+        **{**config.options, **length},
     )
     return plan.task

@@ -1,6 +1,6 @@
-"""Two nets that read MNIST in pieces, for benchmarks/short_sweep.py: patches for a transformer, rows for a GRU.
+"""A vision transformer for MNIST, small enough for runs of full length on one core: for benchmarks/short_sweep.py.
 
-Small enough for runs of full length on one core; trained with Adam, as their kinds are.
+Trained with Adam, as transformers are.
 """
 
 from __future__ import annotations
@@ -31,25 +31,8 @@ class Vit(nn.Module):
         return scores
 
 
-class Gru(nn.Module):
-    """Three layers of 64 units read the rows from top to bottom."""
-
-    def __init__(self, hidden: int) -> None:
-        super().__init__()
-        self.gru = nn.GRU(28, hidden, num_layers=3, batch_first=True)
-        self.out = nn.Linear(hidden, 10)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.out(self.gru(images.squeeze(1))[0][:, -1])
-        return scores
-
-
 def vit() -> nn.Module:
     return Vit(48, 4, 3)
-
-
-def gru() -> nn.Module:
-    return Gru(64)
 
 
 def example_inputs() -> torch.Tensor:
