@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +112,13 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
             place=str(record.folder),
             hint="use suggest_widths, slim_model and verify_plan in that program",
         )
-    # Trained for the default length: for the one of its day, whatever that is now.
-    length = {} if config.steps or config.epochs or config.max_epochs else {"steps": record.manifest.steps}
     plan = plan_sweep(
         config.model,
         record.manifest.data.name or None,
         model_args=config.model_args,
         out=record.folder,
         data_root=data_root or DEFAULT_ROOT,
-        **{**config.options, **length},
+        **config.options,
     )
-    return plan.task
+    steps = record.manifest.steps  # where the default was taken, that of its day
+    return replace(plan.task, steps=steps, recipe=replace(plan.task.recipe, steps=steps))
