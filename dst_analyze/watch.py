@@ -208,6 +208,7 @@ class NotebookBars(Bars):
         self.lines = Lines(manifest, self.rows.console)
         loud = "Stand-in data, as the model file gives none: " if manifest.data.stand_in else ""
         self.told = [loud + manifest.data.description, *([manifest.warning] if manifest.warning else [])]
+        self.foreseen: list[str] = []  # of no interest once it is over
         self.shown = 0.0
 
     def __enter__(self) -> NotebookBars:
@@ -220,10 +221,12 @@ class NotebookBars(Bars):
 
     def __call__(self, event: Event) -> None:
         super().__call__(event)
-        if isinstance(event, SweepStarted | TimeForeseen | TrialFailed | TrialRetried | Notice):
+        if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
             self.told.append(self.lines.line(event))
+        if isinstance(event, TimeForeseen):
+            self.foreseen = [self.lines.line(event)]
         if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
-            self._replace(_paragraph(self.told) + self._drawn())
+            self._replace(_paragraph([*self.told, *self.foreseen]) + self._drawn())
 
     def _drawn(self) -> str:
         page = Console(file=StringIO(), record=True, force_jupyter=False, force_terminal=True, width=_NOTEBOOK_WIDTH)
