@@ -1,6 +1,6 @@
 """The recipe of a run: optimizer, learning rate, schedule, decay, the thresholds' clock, length. All of it is here.
 
-The paper trains for 160 epochs; a sweep has some hundred or thousand steps. Thresholds therefore run on a clock of their own:
+The paper trains for 160 epochs; a sweep has some thousand steps. Thresholds therefore run on a clock of their own:
 their learning rate is a multiple of the weights'. Measured with SGD, lr 0.05, batch 64, one seed (tau: Kendall's, of
 the layers' order with that of a run of 7,200 steps at clock 1, for VGG of 9,400 steps):
 
@@ -26,8 +26,7 @@ paper's figure for VGG is seen, and gives the 10 for 900 and the 30 for 300 step
 3e-4, 1e-3 then leave .70, .56, .25 of the demo net, .56, .35, .12 of LeNet. Holding thresholds still for the first 10
 or 30 % of the run made them prune less (.66, .61 for .56) in no better order: there is no warm-up. The cap costs 1.7 %
 of a step on LeNet, nothing on VGG. With Adam nothing was measured: its thresholds travel far at any alpha (see
-forecast.py), so its clock is 1. What sweeps of other
-lengths and with other rates, batches and alphas see is in docs/evidence.md.
+forecast.py), so its clock is 1. What sweeps of other lengths, rates, batches and alphas see is in docs/evidence.md.
 """
 
 from __future__ import annotations
