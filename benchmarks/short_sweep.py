@@ -11,8 +11,8 @@ benchmarks/paper/run.py.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
-and of the layers by their number of weights; the ceiling is the tau between two seeds of the reference. *beyond null*
-is the tau of the two rankings after what the null says has been taken from both.
+of the layers by their number of weights, and of a sweep on shuffled labels; the ceiling is the tau between two seeds of
+the reference. *beyond null* is the tau of the two rankings after what the null says has been taken from both.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from dst_analyze.sweep.record import TrialKey
 from dst_analyze.sweep.trial import Task, run_trial
 
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
-LONG = "the long run"
+LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Sweep:
     seeds: tuple[int, ...] = (0,)
     options: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def shuffled(self) -> bool:
+        """Whether labels are, so that there is nothing to learn."""
+        return self.recipe == SHUFFLED
+
 
 _CLOCK_1 = {"threshold_clock": 1}
 _SMALL_BATCHES = {"batch_size": 16}
@@ -83,6 +88,7 @@ SWEEPS = (
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_CLOCK_1),
     Sweep("wide_resnet", "a tenth", 310, (3e-5, 1.5e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.2e-5, 6e-5, 1.8e-4)),
+    Sweep("wide_resnet", SHUFFLED, 775, (6e-5, 1.8e-4)),
     Sweep("wide_resnet", "half", 1550, (6e-6, 5e-5, 1.8e-4)),
     Sweep("wide_resnet", "a tenth, stronger", 310, (3e-4, 6e-4)),
     Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),
@@ -91,12 +97,14 @@ SWEEPS = (
     Sweep("vit", "a tenth", 470, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a quarter", 1175, (2e-4, 1e-3, 3e-3)),
     Sweep("vit", "a quarter, two seeds", 1175, (2e-4, 1e-3, 3e-3), (0, 1)),
+    Sweep("vit", SHUFFLED, 1175, (2e-4, 1e-3, 3e-3)),
     Sweep("vit", "half", 2350, (1.5e-4, 7e-4, 3e-3)),
     Sweep("vit", "a tenth, stronger", 470, (6e-3, 1.5e-2)),
     Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_CLOCK_1),
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
+    Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
 )
 LENGTHS = ("a tenth", "a quarter", "half")
 FLOORS = {"null": "initial weights alone", "by size": "layers by size"}
@@ -123,7 +131,7 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
             net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
             steps=sweep.steps, alphas=list(sweep.alphas), **{**net.options, **sweep.options},
         ).task  # fmt: skip
-        output = run_trial(task, TrialKey(*key), nobody)
+        output = run_trial(task, TrialKey(*key, control=sweep.shuffled), nobody)
         file.parent.mkdir(parents=True, exist_ok=True)
         output.readings.to_csv(file, index=False)
         print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)

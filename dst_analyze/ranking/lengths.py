@@ -13,7 +13,7 @@ _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
 
 @dataclass(frozen=True)
 class Seen:
-    """A sweep with default options: Kendall's tau of its order to that of a long run.
+    """A sweep with the default recipe: Kendall's tau of its order to that of a long run.
 
     Beside it that of the initial weights' order, and of the long run's with another seed, where there is one.
     """
@@ -59,7 +59,7 @@ def known_at(steps: int) -> str:
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest.sort(key=lambda seen: seen.tau)
     return (
-        "Of default sweeps about this long or shorter, the longest that were compared with long runs "
+        "Of sweeps by the default recipe about this long or shorter, the longest that were compared with long runs "
         f"({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had their order "
         f"to Kendall's tau {'; '.join(seen.words for seen in longest)}."
     )
