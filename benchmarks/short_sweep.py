@@ -88,7 +88,6 @@ SWEEPS = (
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_CLOCK_1),
     Sweep("wide_resnet", "a tenth", 310, (3e-5, 1.5e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.2e-5, 6e-5, 1.8e-4)),
-    Sweep("wide_resnet", SHUFFLED, 775, (6e-5, 1.8e-4)),
     Sweep("wide_resnet", "half", 1550, (6e-6, 5e-5, 1.8e-4)),
     Sweep("wide_resnet", "a tenth, stronger", 310, (3e-4, 6e-4)),
     Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),

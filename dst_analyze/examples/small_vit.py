@@ -1,4 +1,4 @@
-"""A small vision transformer for 32x32 images: patches of 4x4, four blocks, the mean over tokens.
+"""A small vision transformer: patches as tokens (4x4 of 32x32 images), four blocks, the mean over tokens.
 
 Not in the paper; trained with AdamW, as transformers are.
 
@@ -14,10 +14,10 @@ from torch import nn
 class Vit(nn.Module):
     """Norms come before attention and before the two linear layers of each block."""
 
-    def __init__(self, width: int, depth: int, heads: int) -> None:
+    def __init__(self, width: int, depth: int, heads: int, channels: int, size: int, patch: int) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, width, 4, 4)
-        self.position = nn.Parameter(torch.randn(1, 64, width) * 0.02)
+        self.patches = nn.Conv2d(channels, width, patch, patch)
+        self.position = nn.Parameter(torch.randn(1, (size // patch) ** 2, width) * 0.02)
         layer = nn.TransformerEncoderLayer(
             width, heads, 2 * width, dropout=0.0, batch_first=True, norm_first=True, activation="gelu"
         )
@@ -31,8 +31,10 @@ class Vit(nn.Module):
         return scores
 
 
-def build_model(width: int = 96, depth: int = 4, heads: int = 3) -> nn.Module:
-    return Vit(width, depth, heads)
+def build_model(
+    width: int = 96, depth: int = 4, heads: int = 3, channels: int = 3, size: int = 32, patch: int = 4
+) -> nn.Module:
+    return Vit(width, depth, heads, channels, size, patch)
 
 
 def example_inputs() -> torch.Tensor:
