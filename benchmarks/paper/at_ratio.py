@@ -43,7 +43,7 @@ NETS = {
     "lenet-300-100": Reading(7.5e-4, 8),
     "lenet-5-caffe": Reading(8e-4, 8),
     "lstm-a": Reading(6e-4, 2),
-    "lstm-b": Reading(1e-3, 2, amp=True),
+    "lstm-b": Reading(4.3e-4, 2, amp=True),
 }
 
 
