@@ -21,6 +21,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -35,7 +36,7 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
 from dst_analyze.sweep.events import nobody
 from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.record import TrialKey, late
 from dst_analyze.sweep.trial import Task, run_trial
 
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
@@ -54,6 +55,7 @@ NETS = {
     "vgg": Net("VGG-16, narrow", "benchmarks/nets.py:vgg", CIFAR, {"lr": 0.05}),
     "wide_resnet": Net("WideResNet-16-2", "benchmarks/nets.py:wide_resnet", CIFAR, {"lr": 0.05}),
     "vit": Net("a small ViT", "benchmarks/small_vit.py:vit", "mnist"),
+    "demo": Net("the demo net", "example:demo", "digits"),
     "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist"),
 }
 
@@ -100,13 +102,31 @@ SWEEPS = (
     Sweep("vit", "half", 2350, (1.5e-4, 7e-4, 3e-3)),
     Sweep("vit", "a tenth, stronger", 470, (6e-3, 1.5e-2)),
     Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
+    Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_CLOCK_1),
+    Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
+    Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_CLOCK_1),
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
 )
 LENGTHS = ("a tenth", "a quarter", "half")
-FLOORS = {"null": "initial weights alone", "by size": "layers by size"}
+FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
+
+
+def task_of(net: Net, shared: str, **options: Any) -> Task:
+    """What its trials share."""
+    plan = plan_sweep(
+        net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
+        **{**net.options, **options},
+    )  # fmt: skip
+    return plan.task
+
+
+@cache
+def sizes_of(net: str, shared: str) -> pd.Series:
+    """Weights by layer."""
+    return pd.Series({layer.name: layer.params for layer in task_of(NETS[net], shared, alphas=[1e-4]).traced.layers})
 
 
 # --- training -------------------------------------------------------------------------------------------------------
@@ -123,14 +143,11 @@ def keys(sweep: Sweep) -> Iterator[tuple[float, int]]:
 def train(sweep: Sweep, shared: str, folder: Path) -> None:
     """What is missing of it."""
     missing = [key for key in keys(sweep) if not file_of(sweep, *key, folder).exists()]
-    task: Task | None = None
+    if not missing:
+        return
+    task = task_of(NETS[sweep.net], shared, steps=sweep.steps, alphas=list(sweep.alphas), **sweep.options)
     for key in missing:
-        net, file = NETS[sweep.net], file_of(sweep, *key, folder)
-        task = task or plan_sweep(
-            net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
-            steps=sweep.steps, alphas=list(sweep.alphas), **{**net.options, **sweep.options},
-        ).task  # fmt: skip
-        output = run_trial(task, TrialKey(*key, control=sweep.shuffled), nobody)
+        output, file = run_trial(task, TrialKey(*key, control=sweep.shuffled), nobody), file_of(sweep, *key, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         output.readings.to_csv(file, index=False)
         print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)
@@ -171,16 +188,6 @@ def tau(one: pd.Series, other: pd.Series) -> float:
     return round(kendalls_tau(one.to_numpy(), other.reindex(one.index).to_numpy()), 3)
 
 
-def sizes_of(net: str, shared: str) -> pd.Series:
-    """Weights by layer."""
-    made = NETS[net]
-    plan = plan_sweep(
-        made.model, made.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
-        alphas=[1e-4], **made.options,
-    )  # fmt: skip
-    return pd.Series({layer.name: layer.params for layer in plan.task.traced.layers})
-
-
 def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
     """A line for each sweep of a net that is there, if its reference is."""
     of_net = [(sweep, frame) for sweep in SWEEPS if sweep.net == net and (frame := readings(sweep, folder)) is not None]
@@ -207,8 +214,8 @@ def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 def left(frame: pd.DataFrame, sizes: pd.Series) -> float:
     """What remains of the model over the last quarter, as read: a layer that was reset counts with what it got back."""
-    late = frame[frame["step"] > 3 / 4 * frame["step"].max()].groupby("layer")["remaining"].median()
-    return round(float((late * sizes).sum() / sizes.sum()), 3)
+    ratios = late(frame).groupby("layer")["remaining"].median()
+    return round(float((ratios * sizes).sum() / sizes.sum()), 3)
 
 
 def course(net: str, sizes: pd.Series, folder: Path) -> pd.Series:
@@ -233,8 +240,8 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
         axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
         lengths = of_net[of_net["recipe"].isin(LENGTHS)].sort_values("steps")
         axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], "o-", color="C0", label="sweep of this length")
-        for floor, colour in (("null", "C1"), ("by size", "C2")):
-            axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=FLOORS[floor])
+        for floor, (label, colour) in FLOORS.items():
+            axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=label)
         if of_net["ceiling"].notna().any():
             axis.axhline(of_net["ceiling"].mean(), lw=1, color="C3", label="between two long runs")
         axis.set(

@@ -96,6 +96,7 @@ def test_progress_is_drawn_in_a_notebook_and_what_stays_tells_no_time(kernel: li
     assert "the data given: 64 samples" in kernel[-1]
     assert "2 trials of 4 steps" in kernel[-1]
     assert "<pre" not in kernel[-1]
+    assert " s</p>" not in kernel[-1]
     assert any("this takes about" in html for html in drawn)
     assert "this takes about" not in kernel[-1]
     assert heard

@@ -32,7 +32,8 @@ class Seen:
 
 
 SEEN = (
-    Seen("a CNN of 5 layers on digits", 300, 3_000, 1.00, 0.60),
+    Seen("a CNN of 5 layers on digits", 300, 3_000, 0.80, 0.60, 1.00),
+    Seen("a CNN of 5 layers on digits", 750, 3_000, 1.00, 0.60, 1.00),
     Seen("VGG-16 of quarter width", 600, 9_400, 0.77, 0.62),
     Seen("VGG-16 of quarter width", 2_350, 9_400, 0.81, 0.60),
     Seen("WideResNet-16-2", 310, 3_100, 0.69, 0.74, 0.87),
