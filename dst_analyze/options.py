@@ -90,6 +90,7 @@ model_options = section(
     "Model",
     click.argument("model", shell_complete=complete_model),
     click.option("--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."),
+    click.option("--weights", metavar="FILE", help="Trained weights to start from, in place of the model's own."),
     click.option("--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."),
 )
@@ -150,7 +151,14 @@ training_options = section(
         "--threshold-clock",
         type=float,
         metavar="X",
-        help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
+        help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / masked steps, from 1 "
+        "to 30]",
+    ),
+    click.option(
+        "--warm-up",
+        type=int,
+        metavar="N",
+        help="Steps of each trial before anything is masked; 0 is the paper.  [default: half of a short run]",
     ),
     choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight."),
     choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step."),

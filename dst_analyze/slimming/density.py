@@ -22,7 +22,8 @@ from dst_analyze.slimming.groups import Coupling, Group
 from dst_analyze.sweep.record import SweepRecord, TrialKey, late
 
 Values = npt.NDArray[np.float64]
-Masks = Mapping[str, npt.NDArray[np.bool_]]
+Masks = Mapping[str, npt.NDArray[np.bool_] | Values]
+"""By layer: what is left of each weight, all or nothing; a share, where no more is known."""
 
 _FLOOR = 1e-3
 """Densities are told apart down to this: below it a group is as good as empty."""

@@ -121,4 +121,5 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
         **config.options,
     )
     steps = record.manifest.steps  # where the default was taken, that of its day
-    return replace(plan.task, steps=steps, recipe=replace(plan.task.recipe, steps=steps))
+    recipe = replace(plan.task.recipe, steps=steps, asked_warm_up=record.manifest.warm_up)
+    return replace(plan.task, steps=steps, recipe=recipe)

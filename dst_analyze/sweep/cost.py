@@ -21,7 +21,7 @@ from dst_analyze.sweep.threads import torch_threads
 from dst_analyze.sweep.train import DivergedError, evaluate, train
 from dst_analyze.sweep.trial import SCORED_BATCHES, Task, seeded
 
-TIMED, WARM_UP = 6, 2
+TIMED, UNTIMED = 6, 2
 """Steps that are timed of each kind, after some that are not: the first ones are slower."""
 PATIENCE = 20.0
 """Seconds after which fewer steps must do."""
@@ -34,6 +34,7 @@ class Estimate:
     trials: int
     most_trials: int  # if the search for alphas tries as often as it may
     steps: int
+    warm_up: int  # of these, in a masked trial, are a dense model's
     jobs: int
     threads: int
     dense_step: float  # seconds
@@ -45,7 +46,8 @@ class Estimate:
 
     def seconds(self, trials: int) -> float:
         """One dense trial, the others masked, as many at once as there are jobs."""
-        steps = self.steps * (self.dense_step + (trials - 1) * self.masked_step)
+        masked = self.warm_up * self.dense_step + (self.steps - self.warm_up) * self.masked_step
+        steps = self.steps * self.dense_step + (trials - 1) * masked
         return (steps + trials * self.scoring) / min(self.jobs, trials)
 
     @property
@@ -72,6 +74,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         trials=count,
         most_trials=most,
         steps=task.steps,
+        warm_up=task.recipe.warm_up,
         jobs=min(jobs, count),
         threads=task.threads,
         dense_step=median(dense),
@@ -92,18 +95,18 @@ def _step_seconds(task: Task, *, masked: bool) -> list[float]:
     def on_step(step: int, loss: float) -> bool:
         task.device.wait()
         times.append(time.perf_counter())
-        return times[-1] - times[0] > PATIENCE and step > WARM_UP
+        return times[-1] - times[0] > PATIENCE and step > UNTIMED
 
     first = task.config.alphas[0] if task.config.given_alphas else 1e-4
     try:
         train(
             model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
-            task.device, steps=min(task.steps, WARM_UP + TIMED), alpha=float(first) if masked else 0.0, on_step=on_step,
+            task.device, steps=min(task.steps, UNTIMED + TIMED), alpha=float(first) if masked else 0.0, on_step=on_step,
         )  # fmt: skip
     except DivergedError:  # a matter for the trial; a step took as long as it did
         times.append(time.perf_counter())
     taken = [after - before for before, after in pairwise(times)]
-    return taken[WARM_UP:] or taken[-1:]
+    return taken[UNTIMED:] or taken[-1:]
 
 
 def _scoring_seconds(task: Task) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dst_analyze.sweep.cost import WARM_UP, Estimate
+from dst_analyze.sweep.cost import UNTIMED, Estimate
 from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.memory import gigabytes
 from dst_analyze.sweep.plan import Plan
@@ -16,7 +16,8 @@ def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
     """The estimate as rows: what, and how much."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
-    yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{more}"
+    before = f", masked from step {cost.warm_up + 1:,} on" if cost.warm_up else ""
+    yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
     keys = course_of(plan.task.config, manifest.first_alphas, {}).keys
     yield "trials", _listed(keys)
     yield "model", f"{len(traced.layers)} layers, {traced.params:,} parameters, {short(traced.macs)} MACs per sample"
@@ -24,7 +25,7 @@ def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
     yield (
         "a step",
         f"dense {duration(cost.dense_step)}, masked {duration(cost.masked_step)}: medians of {cost.timed} on the real "
-        f"data, after {WARM_UP} to warm up, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
+        f"data, after {UNTIMED} that were not timed, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
     )
     longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
     at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from dst_analyze.model.loading import LoadedModel
 from dst_analyze.model.preserve import preserved_randomness
+from dst_analyze.model.weights import Weights
 from dst_analyze.sweep.data import Batches, TensorBatches
 
 
@@ -22,6 +23,14 @@ def model_sha256(loaded: LoadedModel, model: Any) -> str | None:
         return None
     digest = hashlib.sha256(repr(model).encode())
     _update(digest, model.state_dict())
+    return digest.hexdigest()
+
+
+def weights_sha256(weights: Weights) -> str:
+    """SHA-256 of names and values, whatever kind of file they came from."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        _update(digest, [name, weights[name]])
     return digest.hexdigest()
 
 

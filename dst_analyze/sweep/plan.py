@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from dst_analyze.errors import DataError, ModelError, OptionError, at
 from dst_analyze.model.example import find_example_inputs
@@ -19,6 +20,7 @@ from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.loading import LoadedModel
 from dst_analyze.model.preserve import preserved
 from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.model.weights import read_weights
 from dst_analyze.sweep.course import search_of
 from dst_analyze.sweep.data import (
     SCORED_AT_MOST,
@@ -31,12 +33,11 @@ from dst_analyze.sweep.data import (
 )
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
-from dst_analyze.sweep.fingerprint import data_sha256, model_sha256
+from dst_analyze.sweep.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.folder import Existing, check_free
 from dst_analyze.sweep.forecast import forecast, warning
 from dst_analyze.sweep.guess import first_alphas
 from dst_analyze.sweep.layout import default_path
-from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.memory import free_memory, gigabytes
 from dst_analyze.sweep.objective import main_output, split_batch
 from dst_analyze.sweep.recipe import DEFAULT_STEPS, PAPER_EPOCHS, Recipe
@@ -124,7 +125,7 @@ def _planned(
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
-    source = ModelSource(model, args)
+    source = _source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
         loaded = built(source)
         if isinstance(data, str):
@@ -135,6 +136,7 @@ def _planned(
             update={
                 "model": loaded.spec,
                 "model_sha256": model_sha256(loaded, model),
+                "weights_sha256": None if source.weights is None else weights_sha256(source.weights),
                 "data": found.description if found and data is not None else data or "",
             }
         )
@@ -166,6 +168,18 @@ def _planned(
         sha256=digest,
     )
     return loaded, task, summary
+
+
+def _source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
+    if not config.weights:
+        return ModelSource(model, args)
+    if isinstance(model, nn.Module):
+        raise OptionError(
+            "the model is an object that holds weights already",
+            place="--weights",
+            hint="load them into it: model.load_state_dict(...)",
+        )
+    return ModelSource(model, args, read_weights(Path(config.weights)), config.weights)
 
 
 @dataclass(frozen=True)
@@ -226,6 +240,12 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
 
 
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int) -> Recipe:
+    if config.warm_up is not None and config.warm_up >= steps:
+        raise OptionError(
+            f"a trial has {steps:,} steps, and none is left after {config.warm_up:,} to warm up",
+            place="--warm-up",
+            hint="give fewer than --steps",
+        )
     if loaded.optimizer is None:
         return Recipe.of(config, steps)
     return Recipe.of_hook(config, steps, loaded.optimizer, loaded.model, place=f"optimizer() of {loaded.spec}")
@@ -297,7 +317,7 @@ def _steps(config: SweepConfig, data: Batches) -> int:
 
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
-    initial = Magnitudes({layer.name: loaded.model.get_parameter(layer.parameter) for layer in traced.layers})
+    initial = task.initial(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(task.recipe, search.targets, initial) if search else ()
     expected = forecast(task.recipe, first or config.given_alphas, initial)
@@ -324,6 +344,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         ),
         data=data,
         steps=task.steps,
+        warm_up=task.recipe.warm_up,
         threads=task.threads,
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,

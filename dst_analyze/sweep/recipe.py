@@ -65,6 +65,8 @@ FASTEST = 30
 """The largest clock that is chosen without being asked for."""
 LARGEST_SHARE = 0.02
 """How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
+WARM_UP = 0.5
+"""The share of a short run in which nothing is masked yet; of one near full length it is what is missing of that."""
 
 
 def _step_decay(done: float) -> float:
@@ -102,6 +104,11 @@ _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
 }
 
 
+def default_warm_up(steps: int) -> int:
+    """How many steps a trial of so many trains before anything is masked; a run of full length needs none."""
+    return min(int(WARM_UP * steps), max(FULL_LENGTH - steps, 0))
+
+
 def default_clock(family: str, steps: int) -> float:
     """As fast as it takes to carry thresholds as far as a full-length run would; see above for what was measured."""
     return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
@@ -117,6 +124,7 @@ class Recipe:
     schedule: str
     weight_decay: float
     asked_clock: float | None
+    asked_warm_up: int | None
     steps: int
     hook: OptimizerHook | None = None
 
@@ -127,7 +135,7 @@ class Recipe:
         lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, _asked_clock(config), steps)
+        return cls(family, lr, momentum, config.schedule, decay, _asked_clock(config), _asked_warm_up(config), steps)
 
     @classmethod
     def of_hook(cls, config: SweepConfig, steps: int, hook: OptimizerHook, model: nn.Module, *, place: str) -> Recipe:
@@ -144,34 +152,51 @@ class Recipe:
         family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
-        return cls(family, lr, momentum, config.schedule, 0.0, _asked_clock(config), steps, hook)
+        asked = _asked_clock(config), _asked_warm_up(config)
+        return cls(family, lr, momentum, config.schedule, 0.0, *asked, steps, hook)
+
+    @property
+    def warm_up(self) -> int:
+        """How many of a masked trial's steps come before the masks: its weights are trained as a dense model's are."""
+        return default_warm_up(self.steps) if self.asked_warm_up is None else self.asked_warm_up
+
+    @property
+    def masked_steps(self) -> int:
+        """How many remain for the rest, which has the whole schedule once more."""
+        return self.steps - self.warm_up
 
     @property
     def clock(self) -> float:
         """How many times faster than the weights' the thresholds' learning rate is."""
-        return self.asked_clock or default_clock(self.family, self.steps)
+        return self.asked_clock or default_clock(self.family, self.masked_steps)
 
     @property
     def rates(self) -> np.ndarray:
-        """The thresholds' learning rate at every step."""
-        factor = SCHEDULES[self.schedule][0]
-        return self.lr * self.clock * np.array([factor(step / self.steps) for step in range(self.steps)])
+        """The thresholds' learning rate at every step that has them."""
+        factor, steps = SCHEDULES[self.schedule][0], self.masked_steps
+        return self.lr * self.clock * np.array([factor(step / steps) for step in range(steps)])
 
     @property
     def farthest(self) -> float:
         """How far a threshold may go in the whole run, as a multiple of its row's mean magnitude."""
-        return math.inf if self.clock == 1 else LARGEST_SHARE * self.steps
+        return math.inf if self.clock == 1 else LARGEST_SHARE * self.masked_steps
 
-    def start(self, model: nn.Module | MaskedModel) -> tuple[torch.optim.Optimizer, LRScheduler]:
-        """An optimizer and its schedule for one model; thresholds stand in a group of their own, without decay."""
+    def start(
+        self, model: nn.Module | MaskedModel, steps: int | None = None
+    ) -> tuple[torch.optim.Optimizer, LRScheduler]:
+        """An optimizer and its schedule for one model; thresholds stand in a group of their own, without decay.
+
+        The schedule is for so many ``steps``, else for all that a model of its kind has.
+        """
         masked = model if isinstance(model, MaskedModel) else None
+        whole = steps or (self.masked_steps if masked else self.steps)
         weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
         thresholds = list(masked.threshold_parameters()) if masked else []
         optimizer = self._optimizer(weights, thresholds)
         if masked is not None and self.clock != 1:
             ThresholdCap(masked, LARGEST_SHARE).attach(optimizer)
         factor = SCHEDULES[self.schedule][0]
-        return optimizer, LambdaLR(optimizer, lambda step: factor(min(step / self.steps, 1.0)))
+        return optimizer, LambdaLR(optimizer, lambda step: factor(min(step / whole, 1.0)))
 
     def _optimizer(self, weights: list[nn.Parameter], thresholds: list[nn.Parameter]) -> torch.optim.Optimizer:
         if self.hook is None or not weights:
@@ -192,11 +217,18 @@ class Recipe:
         what = "the optimizer of the model file" if self.hook else NAMES[self.family]
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}"
+        warm = f"; the first {self.warm_up:,} steps before the masks, then the schedule anew" if self.warm_up else ""
+        return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
 def _asked_clock(config: SweepConfig) -> float | None:
     return config.threshold_clock or (PAPER_CLOCK if config.recipe == "paper" else None)
+
+
+def _asked_warm_up(config: SweepConfig) -> int | None:
+    """None unless the paper, weights that are trained already, or the user have a say."""
+    trained = config.recipe == "paper" or bool(config.weights)
+    return 0 if config.warm_up is None and trained else config.warm_up
 
 
 def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -68,6 +68,8 @@ class SweepConfig(Json):
     model: str
     model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
     model_sha256: str | None = None
+    weights: str = ""  # the file that every trial starts with, if not with its own initialisation
+    weights_sha256: str | None = None
     data: str = ""
     alphas: tuple[float, ...] | Literal["auto"] = "auto"
     target_remaining: tuple[float, ...] = ()
@@ -84,6 +86,7 @@ class SweepConfig(Json):
     schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
     weight_decay: float | None = Field(default=None, ge=0)
     threshold_clock: float | None = Field(default=None, gt=0)
+    warm_up: int | None = Field(default=None, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     amp: bool = False
     include: tuple[str, ...] = ()
@@ -100,7 +103,7 @@ class SweepConfig(Json):
     @property
     def options(self) -> dict[str, Any]:
         """All but the model and the data, which are arguments of their own and known by their hash here."""
-        apart = ("model", "model_args", "model_sha256", "data")
+        apart = ("model", "model_args", "model_sha256", "weights_sha256", "data")
         return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
 
     @property
@@ -294,6 +297,7 @@ class Manifest(Json):
     model: ModelSummary
     data: DataSummary
     steps: int
+    warm_up: int = 0  # of these before anything was masked
     optimizer: str
     clock: float = 1.0
     device: str = "cpu"

@@ -28,7 +28,7 @@ from dst_analyze.text import short
 def built(source: ModelSource) -> LoadedModel:
     """The model, fit to be trained; where there is no memory for it, what there would be memory for."""
     try:
-        loaded = load_model(source.spec, model_args=source.args)
+        loaded = source.load()
     except ModelError as error:
         if is_out_of_memory(error.__cause__):
             error.hint = _models_that_fit(source)

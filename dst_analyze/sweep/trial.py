@@ -18,12 +18,14 @@ from torch import nn
 
 from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.model.copying import copied
-from dst_analyze.model.loading import load_model
+from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
+from dst_analyze.model.weights import Weights, put_weights
 from dst_analyze.sweep.data import Batches
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit
+from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.masks import pack_masks
 from dst_analyze.sweep.objective import LossHook, Objective
 from dst_analyze.sweep.readings import Readings
@@ -37,13 +39,24 @@ SCORED_BATCHES = 2  # of the test data, while training goes on
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where each trial gets its model: a spec is loaded anew, so that every seed starts elsewhere."""
+    """Where each trial gets its model: a spec is loaded anew, so that every seed starts elsewhere.
+
+    Unless there are ``weights``, from the file ``weights_from``: then all start with them.
+    """
 
     spec: ModelSpec
     args: Mapping[str, Any]
+    weights: Weights | None = None
+    weights_from: str = ""
+
+    def load(self) -> LoadedModel:
+        loaded = load_model(self.spec, model_args=self.args)
+        if self.weights is not None:
+            put_weights(loaded.model, self.weights, self.weights_from)
+        return loaded
 
     def build(self) -> nn.Module:
-        return load_model(self.spec, model_args=self.args).model
+        return self.load().model
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,10 @@ class Task:
     def objective(self, model: nn.Module) -> Objective:
         return Objective(model, self.loss, self.accuracy)
 
+    def initial(self, model: nn.Module) -> Magnitudes:
+        """How large the weights of a model are that has not been trained yet."""
+        return Magnitudes({layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers})
+
     def mask(self, model: nn.Module) -> MaskedModel:
         """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
         return mask_model(
@@ -72,48 +89,53 @@ class Task:
             threshold=self.config.threshold,
             estimator=self.config.estimator,
             operator=self.config.operator,
-            steps=self.steps,
+            steps=self.recipe.masked_steps,
         )
 
 
 def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
-    """One training from a fresh model: how it ended, what was read meanwhile, the final masks."""
+    """One training from a fresh model: how it ended, what was read meanwhile, the final masks.
+
+    The weights of a masked trial are trained alone first, for as long as the recipe says, as those of the dense one.
+    """
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
     step, loss, score = task.steps, None, None
-    until_stable = task.config.until_stable
+    warm_up = 0 if key.alpha is None else task.recipe.warm_up
     with seeded(key.seed):
         built = task.source.build()
-        # A model that its file or its caller built once is the same object every time: train a copy of it.
-        model = (copied(built) if key.alpha is None else task.mask(built)).to(task.device.name)
         objective = task.objective(built)
-        optimizer, schedule = task.recipe.start(model)
         few = list(islice(task.test_data.once(), SCORED_BATCHES))
         readings = Readings(
             key,
-            model,
             task.steps,
-            lambda: evaluate(model, few, objective, task.device)[1],
+            lambda model: evaluate(model, few, objective, task.device)[1],
             emit,
-            until_stable=until_stable,
+            initial=None if key.alpha is None else task.initial(built),
+            warm_up=warm_up,
+            until_stable=task.config.until_stable,
         )
+
+        def trained(model: nn.Module | MaskedModel, steps: int, alpha: float) -> int:
+            readings.follow(model)
+            return train(
+                model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
+                *task.recipe.start(model, steps), task.device, steps=steps, alpha=alpha, on_step=readings.on_step,
+            )  # fmt: skip
+
+        # A model that its file or its caller built once is the same object every time: train a copy of it.
+        model: nn.Module | MaskedModel = copied(built).to(task.device.name)
         try:
-            step = train(
-                model,
-                task.train_data.stream(key.seed),
-                replace(objective, shuffled=key.control),
-                optimizer,
-                schedule,
-                task.device,
-                steps=task.steps,
-                alpha=key.alpha or 0.0,
-                on_step=readings.on_step,
-            )
+            if warm_up:
+                trained(model, warm_up, 0.0)
+            if key.alpha is not None:
+                model = task.mask(model).to(task.device.name)
+            step = warm_up + trained(model, task.steps - warm_up, key.alpha or 0.0)
             loss, score = evaluate(model, task.test_data.once(), objective, task.device)
             if not math.isfinite(loss):
                 raise DivergedError(task.steps)
         except DivergedError as diverged:
-            status, step, loss, score = "diverged", diverged.step, None, None
+            status, step, loss, score = "diverged", readings.before + diverged.step, None, None
     result = TrialResult(
         alpha=key.alpha,
         seed=key.seed,

@@ -1,0 +1,65 @@
+"""Weights that a user has trained already, from a file, into a freshly built model."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from dst_analyze.errors import ModelError
+
+Weights = Mapping[str, torch.Tensor]
+
+_WRAPPED = ("state_dict", "model_state_dict", "model")  # how training scripts name it among what else they save
+_PARALLEL = "module."  # what torch's parallel wrappers put before every name
+
+
+def read_weights(path: Path) -> Weights:
+    """A state dict: of a .safetensors file, or of what torch.save wrote, alone or beside a script's other things."""
+    try:
+        found: Any = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except OSError as error:
+        why = error.strerror or "it cannot be read"
+        raise ModelError(f"there are no weights: {why}", place=str(path), hint="give a file of weights") from error
+    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"these are no weights: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            place=str(path),
+            hint="a .safetensors file, or what torch.save(model.state_dict(), path) writes",
+        ) from error
+    while isinstance(found, dict) and (inner := next((found[n] for n in _WRAPPED if n in found), None)) is not None:
+        found = inner
+    if not isinstance(found, dict) or not found or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        raise ModelError(
+            f"there is no state dict in here, but a {type(found).__name__}",
+            place=str(path),
+            hint="torch.save(model.state_dict(), path) writes one",
+        )
+    if all(name.startswith(_PARALLEL) for name in found):
+        return {name.removeprefix(_PARALLEL): value for name, value in found.items()}
+    return found
+
+
+def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
+    """Load them; refused where they are another model's, with the first difference."""
+    own = model.state_dict()
+    for name in (*own, *weights):
+        there, here = (list(state[name].shape) if name in state else None for state in (weights, own))
+        if there != here:
+            said = ["no such tensor" if shape is None else str(shape) for shape in (there, here)]
+            raise ModelError(
+                f"these weights are another model's: {name} is {said[0]} in the file, {said[1]} in the model",
+                place=place,
+                hint="--model-arg builds the model as it was trained",
+            )
+    model.load_state_dict(dict(weights))
