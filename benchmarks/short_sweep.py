@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -38,6 +38,7 @@ from dst_analyze.sweep.events import nobody
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import TrialKey, late
 from dst_analyze.sweep.trial import Task, run_trial
+from dst_analyze.sweep.warm_up import Origin, origin
 
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
 LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
@@ -83,18 +84,17 @@ _SMALL_BATCHES = {**_PLAIN, "batch_size": 16}
 _HIGH_RATE = {**_PLAIN, "lr": 0.15}
 SWEEPS = (
     Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), options=_LONG),
-    Sweep("vgg", "a tenth", 940, (1.5e-5, 8e-5, 2.5e-4)),
-    Sweep("vgg", "a quarter", 2350, (1e-5, 5e-5, 1.5e-4)),
+    Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
+    Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "a tenth, no warm-up", 940, (1e-5, 5e-5, 1.5e-4), options=_PLAIN),
     Sweep("vgg", "a quarter, no warm-up", 2350, (5e-5, 1.2e-4), options=_PLAIN),
     Sweep("vgg", "a tenth, stronger", 940, (3e-4,), options=_PLAIN),
     Sweep("vgg", "a tenth, rate x3", 940, (3e-5, 1e-4), options=_HIGH_RATE),
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG),
-    Sweep("wide_resnet", "a tenth", 310, (5e-5, 2e-4, 6e-4)),
-    Sweep("wide_resnet", "a quarter", 775, (3e-5, 1.3e-4, 3.5e-4)),
-    Sweep("wide_resnet", "a quarter, two seeds", 775, (3e-5, 1.3e-4, 3.5e-4), (0, 1)),
-    Sweep("wide_resnet", "half", 1550, (1.5e-5, 8e-5, 2.5e-4)),
+    Sweep("wide_resnet", "a tenth", 310, (3e-5, 1.5e-4, 4e-4)),
+    Sweep("wide_resnet", "a quarter", 775, (1.5e-5, 8e-5, 2.5e-4)),
+    Sweep("wide_resnet", "a quarter, two seeds", 775, (1.5e-5, 8e-5, 2.5e-4), (0, 1)),
     Sweep("wide_resnet", "a tenth, no warm-up", 310, (3e-5, 1.5e-4, 3e-4), options=_PLAIN),
     Sweep("wide_resnet", "a quarter, no warm-up", 775, (1.2e-5, 6e-5, 1.8e-4), options=_PLAIN),
     Sweep("wide_resnet", "half, no warm-up", 1550, (6e-6, 5e-5, 1.8e-4), options=_PLAIN),
@@ -102,11 +102,11 @@ SWEEPS = (
     Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),
     Sweep("wide_resnet", "a tenth, batches of 16", 1240, (8e-5, 2e-4), options=_SMALL_BATCHES),
     Sweep("vit", LONG, 4700, (1e-4, 5e-4, 2.5e-3), (0, 1), options=_LONG),
-    Sweep("vit", "a tenth", 470, (1e-3, 3e-3, 1e-2)),
+    Sweep("vit", "a tenth", 470, (3e-4, 1e-3, 3e-3)),
+    Sweep("vit", "a tenth, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2)),
     Sweep("vit", "a quarter", 1175, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a quarter, two seeds", 1175, (3e-4, 1e-3, 3e-3), (0, 1)),
     Sweep("vit", SHUFFLED, 1175, (3e-4, 1e-3, 3e-3)),
-    Sweep("vit", "half", 2350, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, no warm-up", 470, (3e-4, 1e-3, 3e-3), options=_PLAIN),
     Sweep("vit", "a quarter, no warm-up", 1175, (2e-4, 1e-3, 3e-3), options=_PLAIN),
     Sweep("vit", "a quarter, no warm-up, two seeds", 1175, (2e-4, 1e-3, 3e-3), (0, 1), options=_PLAIN),
@@ -114,14 +114,14 @@ SWEEPS = (
     Sweep("vit", "a tenth, stronger", 470, (6e-3, 1.5e-2), options=_PLAIN),
     Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
     Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_LONG),
-    Sweep("demo", "a tenth", 300, (2e-4, 1e-3, 3e-3)),
-    Sweep("demo", "a quarter", 750, (1.5e-4, 6e-4, 2e-3)),
+    Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
+    Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "a tenth, no warm-up", 300, (1e-4, 5e-4, 2e-3), options=_PLAIN),
     Sweep("demo", "a quarter, no warm-up", 750, (1e-4, 3e-4, 1e-3), options=_PLAIN),
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_LONG),
-    Sweep("lenet_5", "a tenth", 940, (2e-4, 6e-4, 2e-3)),
-    Sweep("lenet_5", "a quarter", 2350, (1.2e-4, 4e-4, 1.2e-3)),
-    Sweep("lenet_5", SHUFFLED, 2350, (1.2e-4, 4e-4, 1.2e-3)),
+    Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
+    Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
+    Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "a tenth, no warm-up", 940, (1e-4, 4e-4, 1.2e-3), options=_PLAIN),
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
@@ -161,8 +161,12 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
     if not missing:
         return
     task = task_of(NETS[sweep.net], shared, steps=sweep.steps, alphas=list(sweep.alphas), **sweep.options)
+    warmed: dict[Origin, bytes] = {}
     for key in missing:
-        output, file = run_trial(task, TrialKey(*key, control=sweep.shuffled), nobody), file_of(sweep, *key, folder)
+        trial, file = TrialKey(*key, control=sweep.shuffled), file_of(sweep, *key, folder)
+        output = run_trial(replace(task, warmed=warmed), trial, nobody)
+        if output.warmed is not None:
+            warmed[origin(trial)] = output.warmed
         file.parent.mkdir(parents=True, exist_ok=True)
         output.readings.to_csv(file, index=False)
         print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)

@@ -151,14 +151,14 @@ training_options = section(
         "--threshold-clock",
         type=float,
         metavar="X",
-        help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / masked steps, from 1 "
-        "to 30]",
+        help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
     ),
     click.option(
         "--warm-up",
         type=int,
         metavar="N",
-        help="Steps of each trial before anything is masked; 0 is the paper.  [default: half of a short run]",
+        help="Steps that weights are trained before they are masked; 0 is the paper.  [default: as many as --steps, "
+        "which are the dense trial's; 0 from 9000 on]",
     ),
     choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight."),
     choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step."),

@@ -29,7 +29,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert main(args) == 0
     out = capsys.readouterr().out
     rows = {line[:12].strip(): line[12:] for line in out.splitlines()}
-    assert rows["plan"] == "5 trials of 100 steps, masked from step 51 on"
+    assert rows["plan"] == "5 trials of 100 steps, masked after a warm-up of 100"
     assert rows["trials"].startswith("dense, seed 0; alpha 1e-4, seed 0; ")
     assert rows["model"] == "2 layers, 1,810 parameters, 1.78k MACs per sample"
     assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of 6 on the real data, .*", rows["a step"])
@@ -51,11 +51,20 @@ def test_a_search_may_take_more_trials(here):
 
 
 def test_time_is_steps_times_seconds():
-    seconds = {"dense_step": 0.1, "masked_step": 0.2, "timed": 6, "scoring": 1.0}
-    cost = Estimate(5, 5, 100, 0, 2, 1, **seconds, memory=1, free=2)
-    assert cost.seconds(5) == pytest.approx((100 * (0.1 + 4 * 0.2) + 5) / 2)
-    warm = Estimate(5, 5, 100, 40, 2, 1, **seconds, memory=1, free=2)
-    assert warm.seconds(5) == pytest.approx((100 * 0.1 + 4 * (40 * 0.1 + 60 * 0.2) + 5) / 2)
+    cost = Estimate(5, 5, 100, 30, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
+    assert cost.seconds(5) == pytest.approx((130 * 0.1 + 400 * 0.2 + 5) / 2)
+
+
+def test_weights_are_warmed_up_once_for_each_seed_and_kind_of_labels(here):
+    asked = {"alphas": [1e-3], "steps": 30, "seeds": 3}
+
+    def warm_ups(**options):
+        return estimate_of(plan_sweep("m.py", **asked, **options), 1).warm_ups
+
+    assert warm_ups() == 2 * 30  # of the first seed by its dense trial
+    assert warm_ups(control="shuffled-labels") == 5 * 30
+    assert warm_ups(warm_up=10) == 3 * 10
+    assert warm_ups(warm_up=0) == 0
 
 
 def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):

@@ -125,7 +125,7 @@ def test_an_unknown_optimizer_has_no_forecast():
 
 
 def test_in_a_few_steps_the_limit_of_each_is_what_counts():
-    quick = recipe(20, threshold_clock=30)  # ten of them with thresholds
+    quick = recipe(10, threshold_clock=30)
     assert quick.farthest == pytest.approx(0.2)
     (seen,) = forecast(quick, [1.0], UNEVEN)
     assert seen.travel > 1

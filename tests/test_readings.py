@@ -8,7 +8,6 @@ from torch import nn
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.masks import read_masks
 from dst_analyze.sweep.readings import READINGS, SCORES, Readings
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
@@ -32,9 +31,7 @@ class Net(nn.Module):
 
 
 def readings_of(masked):
-    initial = Magnitudes(masked.layer_weights())
-    readings = Readings(TrialKey(1e-3, 0), READINGS, lambda model: 0.5, lambda progress: None, initial=initial)
-    readings.follow(masked)
+    readings = Readings(TrialKey(1e-3, 0), masked, READINGS, lambda: 0.5, lambda progress: None)
     readings.on_step(1, 2.0)
     frame = readings.layer_frame().set_index("layer")
     return readings, frame
@@ -95,20 +92,17 @@ def test_a_trial_keeps_both_records(tmp_path):
     layers, steps = pd.read_csv(trial / "record.csv"), pd.read_csv(trial / "steps.csv")
     assert list(steps.columns) == list(STEP_COLUMNS)
     assert list(steps["step"]) == list(range(10, 401, 10))
-    assert steps.loc[steps["step"] <= 200, "remaining"].isna().all()  # nothing is masked yet
-    assert list(layers["step"].unique()) == list(range(210, 401, 10))
-    masked = steps.loc[steps["step"] > 200, "remaining"].tolist()
     assert steps["score"].notna().sum() == SCORES
     assert steps["score"].dropna().between(0, 1).all()
     assert steps["loss"].iloc[-1] < steps["loss"].iloc[0]
     whole = (
         layers.assign(kept=layers["remaining"] * layers["layer"].map({0: 1152, 2: 48})).groupby("step")["kept"].sum()
     )
-    assert (whole / 1200).tolist() == pytest.approx(masked)
+    assert (whole / 1200).tolist() == pytest.approx(steps["remaining"].tolist())
     assert record.trials[1].remaining == pytest.approx(steps["remaining"].iloc[-10:].median())
     # The null keeps as much of the model as training did, only elsewhere.
     null = layers.assign(kept=layers["null"] * layers["layer"].map({0: 1152, 2: 48})).groupby("step")["kept"].sum()
-    assert (null / 1200).tolist() == pytest.approx(masked, abs=0.01)
+    assert (null / 1200).tolist() == pytest.approx(steps["remaining"].tolist(), abs=0.01)
     masks = read_masks(trial / "masks.safetensors")
     assert {name: mask.shape for name, mask in masks.items()} == {"0": (16, 72), "2": (3, 16)}
     last = layers[layers["step"] == 400].set_index("layer")["remaining"]
@@ -118,28 +112,6 @@ def test_a_trial_keeps_both_records(tmp_path):
     dense = pd.read_csv(tmp_path / "run" / "trials" / "dense,seed=0" / "steps.csv")
     assert dense["remaining"].isna().all()
     assert dense["loss"].notna().all()
-
-
-def test_masks_come_to_weights_that_are_trained(tmp_path):
-    """Up to the warm-up's end a masked trial is a dense one of that length; the null is of the untrained weights."""
-    model = nn.Sequential(nn.Linear(72, 16), nn.ReLU(), nn.Linear(16, 3))
-
-    def run(steps, warm_up):
-        asked = {"alphas": [1e-2], "steps": steps, "warm_up": warm_up}
-        return run_sweep(model, (X.flatten(1), Y), out=tmp_path / str(steps), **asked)
-
-    both, alone = run(80, 40), run(40, 0)
-    losses = both.steps[both.steps["alpha"] == 1e-2].set_index("step")["loss"]
-    dense = alone.steps[alone.steps["alpha"].isna()][
-        "loss"
-    ].to_numpy()  # read at every step, the others at every second
-    assert losses.loc[:40].tolist() == pytest.approx(dense.reshape(20, 2).mean(1).tolist(), rel=1e-5)
-    assert both.frame["step"].min() == 42
-    assert both.trials[1].steps == 80
-    last = both.frame[both.frame["step"] == 80].set_index("layer")
-    initial = Magnitudes({"0": model[0].weight, "2": model[2].weight})
-    kept = (last["remaining"] * pd.Series({"0": 1152, "2": 48})).sum() / 1200
-    assert last["null"].to_dict() == pytest.approx(initial.null(kept), abs=1e-4)
 
 
 def test_scoring_on_the_way_changes_nothing(tmp_path):

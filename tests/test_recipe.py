@@ -54,8 +54,8 @@ def test_thresholds_stand_apart_on_their_clock_without_decay(name):
 def test_the_papers_recipe_is_a_set_of_defaults():
     paper, short = recipe(recipe="paper"), recipe()
     assert (paper.lr, paper.clock, paper.momentum) == (0.1, 1, 0.9)
-    assert (short.lr, short.clock) == (0.05, FULL_LENGTH / 300)
-    assert (paper.warm_up, short.warm_up) == (0, 300)
+    assert (short.lr, short.clock) == (0.05, FULL_LENGTH / 600)
+    assert (paper.warm_up, short.warm_up) == (0, 600)
     assert [SCHEDULES[paper.schedule][0](done) for done in (0.49, 0.5, 0.75)] == pytest.approx([1, 0.1, 0.01])
     asked = recipe(recipe="paper", lr=0.3, threshold_clock=4, warm_up=5)
     assert (asked.lr, asked.clock, asked.warm_up) == (0.3, 4, 5)
@@ -104,10 +104,10 @@ def test_frozen_weights_stay_frozen():
     assert len(optimizer.param_groups) == 1
 
 
-def rates(made, model=None, steps=None):
-    optimizer, schedule = made.start(model or mlp(), steps)
+def rates(made, steps=None):
+    optimizer, schedule = made.start(mlp(), steps)
     seen = []
-    for _ in range(steps or (made.masked_steps if model else made.steps)):
+    for _ in range(steps or made.steps):
         seen.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
@@ -124,46 +124,33 @@ def test_every_schedule_peaks_at_the_rate_asked_for(schedule):
     seen = rates(recipe(100, lr=0.5, schedule=schedule))
     assert max(seen) == pytest.approx(0.5)
     assert min(seen) > 0
-    assert recipe(100, lr=0.5, schedule=schedule, threshold_clock=1, warm_up=0).rates == pytest.approx(seen)
-    assert recipe(200, lr=0.5, schedule=schedule, threshold_clock=1, warm_up=100).rates == pytest.approx(seen)
+    assert recipe(100, lr=0.5, schedule=schedule, threshold_clock=1).rates == pytest.approx(seen)
     assert SCHEDULES[schedule][1] in recipe(schedule=schedule).describe()
 
 
 def test_the_clock_makes_up_for_a_short_run():
     assert recipe(FULL_LENGTH * 2).clock == 1
-    assert recipe(600, warm_up=0).clock == pytest.approx(FULL_LENGTH / 600)
-    assert recipe(1200).clock == pytest.approx(FULL_LENGTH / 600)
+    assert recipe(600).clock == pytest.approx(FULL_LENGTH / 600)
     assert recipe(10).clock == FASTEST
     assert recipe(600, threshold_clock=1).clock == 1
     assert recipe(600, optimizer="adam").clock == 1
-    assert hooked(lambda p: torch.optim.SGD(p, lr=0.1), 600, warm_up=0).clock == pytest.approx(FULL_LENGTH / 600)
+    assert hooked(lambda p: torch.optim.SGD(p, lr=0.1), 600).clock == pytest.approx(FULL_LENGTH / 600)
 
 
-def test_so_does_the_warm_up():
-    assert [recipe(steps).warm_up for steps in (1, 2, 601)] == [0, 1, 300]
-    assert recipe(FULL_LENGTH - 100).warm_up == 100
+def test_so_does_the_warm_up(tmp_path):
+    assert [recipe(steps).warm_up for steps in (1, 600, FULL_LENGTH - 1)] == [1, 600, FULL_LENGTH - 1]
     assert recipe(FULL_LENGTH).warm_up == recipe(2 * FULL_LENGTH).warm_up == 0
-    longer = [recipe(steps).masked_steps for steps in range(1, 2 * FULL_LENGTH, 7)]
-    assert longer == sorted(longer)  # more steps are never fewer with masks
-    assert longer[0] == 1
-    assert recipe(600, warm_up=100).masked_steps == 500
-    assert "the first 300 steps before the masks" in recipe(600).describe()
-    assert "masks" not in recipe(600, warm_up=0).describe()
-
-
-def test_each_part_of_a_trial_has_the_whole_schedule():
-    made, masked = recipe(8, lr=1.0, warm_up=4, threshold_clock=2), mask_model(mlp(), X[:2])
-    for model, steps in ((mlp(), 4), (masked, None)):
-        assert rates(made, model, steps) == pytest.approx([1, 1, 0.1, 0.01])
-
-
-def test_a_warm_up_that_leaves_nothing_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="none is left after 20 to warm up") as refused:
-        plan_sweep(mlp(), (X, Y), alphas=[1e-3], steps=20, warm_up=20, out=tmp_path / "run")
-    assert refused.value.place == "--warm-up"
-    assert "fewer" in refused.value.hint
-    with pytest.raises(OptionError, match="greater than or equal to 0"):
+    assert recipe(600, warm_up=100).warm_up == 100
+    assert recipe(600, weights="trained.pt").warm_up == 0
+    assert "trained for 600 steps before they are masked" in recipe(600).describe()
+    assert "masked" not in recipe(600, warm_up=0).describe()
+    with pytest.raises(OptionError, match="greater than or equal to 0") as refused:
         plan_sweep(mlp(), (X, Y), alphas=[1e-3], warm_up=-1, out=tmp_path / "run")
+    assert "--warm-up" in refused.value.place
+
+
+def test_the_warm_up_has_the_whole_schedule():
+    assert rates(recipe(8, lr=1.0), steps=4) == pytest.approx([1, 1, 0.1, 0.01])
 
 
 @pytest.mark.parametrize("threshold", ["vector", "scalar", "matrix"])

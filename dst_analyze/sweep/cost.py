@@ -34,7 +34,7 @@ class Estimate:
     trials: int
     most_trials: int  # if the search for alphas tries as often as it may
     steps: int
-    warm_up: int  # of these, in a masked trial, are a dense model's
+    warm_ups: int  # steps of them in all, that no dense trial takes
     jobs: int
     threads: int
     dense_step: float  # seconds
@@ -46,8 +46,7 @@ class Estimate:
 
     def seconds(self, trials: int) -> float:
         """One dense trial, the others masked, as many at once as there are jobs."""
-        masked = self.warm_up * self.dense_step + (self.steps - self.warm_up) * self.masked_step
-        steps = self.steps * self.dense_step + (trials - 1) * masked
+        steps = (self.steps + self.warm_ups) * self.dense_step + self.steps * (trials - 1) * self.masked_step
         return (steps + trials * self.scoring) / min(self.jobs, trials)
 
     @property
@@ -74,7 +73,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         trials=count,
         most_trials=most,
         steps=task.steps,
-        warm_up=task.recipe.warm_up,
+        warm_ups=task.recipe.warm_up * (kinds * seeds - int(task.dense_warms)),
         jobs=min(jobs, count),
         threads=task.threads,
         dense_step=median(dense),

@@ -16,7 +16,7 @@ def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
     """The estimate as rows: what, and how much."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
-    before = f", masked from step {cost.warm_up + 1:,} on" if cost.warm_up else ""
+    before = f", masked after a warm-up of {manifest.warm_up:,}" if manifest.warm_up else ""
     yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
     keys = course_of(plan.task.config, manifest.first_alphas, {}).keys
     yield "trials", _listed(keys)

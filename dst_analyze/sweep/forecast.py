@@ -28,7 +28,7 @@ _LONGEST = 10_000_000
 
 def reach(recipe: Recipe) -> float:
     """R: how far the recipe carries a threshold under a constant pull of one."""
-    gathered = 1 - recipe.momentum ** np.arange(1, recipe.masked_steps + 1)
+    gathered = 1 - recipe.momentum ** np.arange(1, recipe.steps + 1)
     return float((recipe.rates * gathered).sum() / (1 - recipe.momentum))
 
 
@@ -93,8 +93,7 @@ def enough_steps(recipe: Recipe, alpha: float, distance: float) -> int | None:
 
     def far_enough(steps: int) -> bool:
         # The schedule's shape does not depend on the length: the mean rate is that of any run, but for the clock.
-        longer = replace(recipe, steps=steps)
-        scaled = mean * longer.masked_steps * longer.clock / recipe.clock
+        scaled = mean * steps * replace(recipe, steps=steps).clock / recipe.clock
         return math.log1p(alpha * scaled) >= distance
 
     low, high = recipe.steps, recipe.steps

@@ -31,6 +31,7 @@ from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, TrialOutput
 from dst_analyze.sweep.threads import default_jobs
 from dst_analyze.sweep.trial import ModelSpec
+from dst_analyze.sweep.warm_up import Origin, next_wave, origin
 
 EngineName = Literal["local", "ray"]
 
@@ -103,9 +104,15 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, f
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
         if foretell and seen.missing:
             emit(_foreseen(plan, engine.jobs, len(seen.results)))
+        warmed: dict[Origin, bytes] = {}
         while seen.missing:
-            with closing(engine.run(task, seen.missing, emit)) as outputs:
+            wave = (
+                next_wave(seen.missing, warmed, dense_leads=task.dense_warms) if task.recipe.warm_up else seen.missing
+            )
+            with closing(engine.run(replace(task, warmed=warmed), wave, emit)) as outputs:
                 for output in outputs:
+                    if output.warmed is not None:
+                        warmed[origin(output.result.key)] = output.warmed
                     folder.write_trial(output)
                     emit(_ended(output))
             seen = folder.look()

@@ -17,6 +17,7 @@ from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.luggage import here
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.trial import ModelSource, Task
+from dst_analyze.sweep.warm_up import Warmed
 
 UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
 """What pickling raises about objects that cannot travel."""
@@ -66,6 +67,7 @@ class Rebuilt:
             self.task.device,
             self.task.threads,
             _layer_names(self.task),
+            self.task.warmed,
         )
 
 
@@ -129,7 +131,7 @@ def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
     return replace(task, source=source, traced=traced, loss=loaded.loss, recipe=recipe)
 
 
-def _rebuilt(request: Request, device: Device, threads: int, layers: tuple[str, ...]) -> Task:
+def _rebuilt(request: Request, device: Device, threads: int, layers: tuple[str, ...], warmed: Warmed) -> Task:
     task = replace(request, model=here(request.model)).task()
     if other := set(layers).symmetric_difference(_layer_names(task)):
         raise ModelError(
@@ -137,7 +139,7 @@ def _rebuilt(request: Request, device: Device, threads: int, layers: tuple[str, 
             place="register_masked",
             hint="register layer types in the model's file or in a module it imports, where workers see it too",
         )
-    return replace(task, device=device, threads=threads)
+    return replace(task, device=device, threads=threads, warmed=warmed)
 
 
 def _layer_names(task: Task) -> tuple[str, ...]:

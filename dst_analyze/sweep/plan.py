@@ -240,12 +240,6 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
 
 
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int) -> Recipe:
-    if config.warm_up is not None and config.warm_up >= steps:
-        raise OptionError(
-            f"a trial has {steps:,} steps, and none is left after {config.warm_up:,} to warm up",
-            place="--warm-up",
-            hint="give fewer than --steps",
-        )
     if loaded.optimizer is None:
         return Recipe.of(config, steps)
     return Recipe.of_hook(config, steps, loaded.optimizer, loaded.model, place=f"optimizer() of {loaded.spec}")

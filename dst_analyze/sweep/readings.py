@@ -31,26 +31,25 @@ _FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of
 class Readings:
     """Collects the readings of one trial; `on_step` is what training calls.
 
-    ``initial`` are the weights it starts from; after ``warm_up`` of its steps it follows the masked model.
+    ``initial`` are the weights that the null goes by, if not those that the model has now.
     """
 
     def __init__(
         self,
         key: TrialKey,
+        model: nn.Module | MaskedModel,
         steps: int,
-        score: Callable[[nn.Module], float],
+        score: Callable[[], float],
         emit: Emit,
         *,
         initial: Magnitudes | None = None,
-        warm_up: int = 0,
         until_stable: bool = False,
     ) -> None:
         self.key, self.steps, self.score, self.emit = key, steps, score, emit
         self.told = time.monotonic()
-        self.model: nn.Module | None = None
-        self.masked: MaskedModel | None = None
-        self.initial, self.warm_up, self.before = initial, warm_up, 0
-        self.stability = Stability(steps - warm_up) if until_stable else None
+        self.masked = model if isinstance(model, MaskedModel) else None
+        self.initial = initial or (Magnitudes(self.masked.layer_weights()) if self.masked else None)
+        self.stability = Stability(steps) if until_stable and self.masked else None
         self.every = max(1, steps // READINGS)
         self.layers: list[tuple[Any, ...]] = []
         self.totals: list[tuple[int, float, float | None, float | None]] = []
@@ -58,15 +57,8 @@ class Readings:
         self.scored_at = 0
         self.last_score: float | None = None
 
-    def follow(self, model: nn.Module | MaskedModel) -> None:
-        """Read this model from now on: a masked one after the warm-up, any other from the start."""
-        self.model = model
-        self.masked = model if isinstance(model, MaskedModel) else None
-        self.before = self.warm_up if self.masked else 0
-
     def on_step(self, step: int, loss: float) -> bool:
-        """Look at the model where it is time to; whether the trial may end here. Steps count from the model's first."""
-        step += self.before
+        """Look at the model where it is time to; whether the trial may end here."""
         self.losses.append(loss)
         now = time.monotonic()
         if step % self.every and step != self.steps:
@@ -79,8 +71,7 @@ class Readings:
         remaining = self._read_layers(step) if self.masked else None
         score = None
         if step - self.scored_at >= max(_SCORED_AFTER, self.steps // SCORES):
-            assert self.model is not None
-            score = self.last_score = self.score(self.model)
+            score = self.last_score = self.score()
             self.scored_at = step
         mean = sum(self.losses) / len(self.losses)
         self.losses.clear()
@@ -89,7 +80,7 @@ class Readings:
         self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score, layers))
         if self.stability is None or remaining is None or layers is None:
             return False
-        return self.stability.reached(step - self.before, remaining, list(layers.values()))
+        return self.stability.reached(step, remaining, list(layers.values()))
 
     def _read_layers(self, step: int) -> float:
         """One row per layer; returns the model's remaining ratio."""

@@ -65,8 +65,6 @@ FASTEST = 30
 """The largest clock that is chosen without being asked for."""
 LARGEST_SHARE = 0.02
 """How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
-WARM_UP = 0.5
-"""The share of a short run in which nothing is masked yet; of one near full length it is what is missing of that."""
 
 
 def _step_decay(done: float) -> float:
@@ -105,8 +103,11 @@ _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
 
 
 def default_warm_up(steps: int) -> int:
-    """How many steps a trial of so many trains before anything is masked; a run of full length needs none."""
-    return min(int(WARM_UP * steps), max(FULL_LENGTH - steps, 0))
+    """How many steps weights are trained before they are masked: as many as afterwards, and none in a full-length run.
+
+    So the dense trial is the warm-up of all others of its seed, which costs nothing.
+    """
+    return steps if steps < FULL_LENGTH else 0
 
 
 def default_clock(family: str, steps: int) -> float:
@@ -157,39 +158,33 @@ class Recipe:
 
     @property
     def warm_up(self) -> int:
-        """How many of a masked trial's steps come before the masks: its weights are trained as a dense model's are."""
+        """How many steps the weights of a masked trial are trained as a dense model's are, before its own."""
         return default_warm_up(self.steps) if self.asked_warm_up is None else self.asked_warm_up
-
-    @property
-    def masked_steps(self) -> int:
-        """How many remain for the rest, which has the whole schedule once more."""
-        return self.steps - self.warm_up
 
     @property
     def clock(self) -> float:
         """How many times faster than the weights' the thresholds' learning rate is."""
-        return self.asked_clock or default_clock(self.family, self.masked_steps)
+        return self.asked_clock or default_clock(self.family, self.steps)
 
     @property
     def rates(self) -> np.ndarray:
-        """The thresholds' learning rate at every step that has them."""
-        factor, steps = SCHEDULES[self.schedule][0], self.masked_steps
-        return self.lr * self.clock * np.array([factor(step / steps) for step in range(steps)])
+        """The thresholds' learning rate at every step."""
+        factor = SCHEDULES[self.schedule][0]
+        return self.lr * self.clock * np.array([factor(step / self.steps) for step in range(self.steps)])
 
     @property
     def farthest(self) -> float:
         """How far a threshold may go in the whole run, as a multiple of its row's mean magnitude."""
-        return math.inf if self.clock == 1 else LARGEST_SHARE * self.masked_steps
+        return math.inf if self.clock == 1 else LARGEST_SHARE * self.steps
 
     def start(
         self, model: nn.Module | MaskedModel, steps: int | None = None
     ) -> tuple[torch.optim.Optimizer, LRScheduler]:
         """An optimizer and its schedule for one model; thresholds stand in a group of their own, without decay.
 
-        The schedule is for so many ``steps``, else for all that a model of its kind has.
+        The schedule is for so many ``steps``, else for those of a trial.
         """
-        masked = model if isinstance(model, MaskedModel) else None
-        whole = steps or (self.masked_steps if masked else self.steps)
+        masked, whole = model if isinstance(model, MaskedModel) else None, steps or self.steps
         weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
         thresholds = list(masked.threshold_parameters()) if masked else []
         optimizer = self._optimizer(weights, thresholds)
@@ -217,7 +212,7 @@ class Recipe:
         what = "the optimizer of the model file" if self.hook else NAMES[self.family]
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        warm = f"; the first {self.warm_up:,} steps before the masks, then the schedule anew" if self.warm_up else ""
+        warm = f"; weights are trained for {self.warm_up:,} steps before they are masked" if self.warm_up else ""
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 

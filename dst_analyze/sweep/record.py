@@ -297,7 +297,7 @@ class Manifest(Json):
     model: ModelSummary
     data: DataSummary
     steps: int
-    warm_up: int = 0  # of these before anything was masked
+    warm_up: int = 0  # before these, for the weights of masked trials
     optimizer: str
     clock: float = 1.0
     device: str = "cpu"
@@ -309,13 +309,17 @@ class Manifest(Json):
 
 @dataclass(frozen=True)
 class TrialOutput:
-    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed."""
+    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed.
+
+    ``warmed`` are weights that it has trained for its own use, and that other trials can start from.
+    """
 
     result: TrialResult
     readings: pd.DataFrame
     steps: pd.DataFrame
     masks: bytes | None
     seconds: float
+    warmed: bytes | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.objective import Objective
 
+OnStep = Callable[[int, float], bool]
+"""Told the step and its loss; whether training may end here."""
+
 
 class DivergedError(Exception):
     """The loss is no longer a finite number; ``step`` is where."""
@@ -33,7 +36,7 @@ def train(
     *,
     steps: int,
     alpha: float,
-    on_step: Callable[[int, float], bool],
+    on_step: OnStep,
 ) -> int:
     """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other.
 

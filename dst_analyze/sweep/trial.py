@@ -24,14 +24,15 @@ from dst_analyze.model.tracing import TracedModel
 from dst_analyze.model.weights import Weights, put_weights
 from dst_analyze.sweep.data import Batches
 from dst_analyze.sweep.device import Device
-from dst_analyze.sweep.events import Emit
+from dst_analyze.sweep.events import Emit, TrialStep
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.masks import pack_masks
 from dst_analyze.sweep.objective import LossHook, Objective
-from dst_analyze.sweep.readings import Readings
+from dst_analyze.sweep.readings import PULSE, Readings
 from dst_analyze.sweep.recipe import Recipe
 from dst_analyze.sweep.record import SweepConfig, TrialKey, TrialOutput, TrialResult
-from dst_analyze.sweep.train import DivergedError, evaluate, train
+from dst_analyze.sweep.train import DivergedError, OnStep, evaluate, train
+from dst_analyze.sweep.warm_up import Warmed, origin, packed, restored
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
 SCORED_BATCHES = 2  # of the test data, while training goes on
@@ -74,6 +75,12 @@ class Task:
     device: Device = field(default_factory=Device)
     threads: int = 1
     loss: LossHook | None = None
+    warmed: Warmed = field(default_factory=dict)
+
+    @property
+    def dense_warms(self) -> bool:
+        """Whether the dense trial ends with the very weights that masked ones of its seed start from."""
+        return self.recipe.warm_up == self.steps
 
     def objective(self, model: nn.Module) -> Objective:
         return Objective(model, self.loss, self.accuracy)
@@ -89,53 +96,60 @@ class Task:
             threshold=self.config.threshold,
             estimator=self.config.estimator,
             operator=self.config.operator,
-            steps=self.recipe.masked_steps,
+            steps=self.steps,
         )
 
 
 def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     """One training from a fresh model: how it ended, what was read meanwhile, the final masks.
 
-    The weights of a masked trial are trained alone first, for as long as the recipe says, as those of the dense one.
+    The weights of a masked trial are trained before, if the recipe says so and nobody has done it yet.
     """
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
-    step, loss, score = task.steps, None, None
-    warm_up = 0 if key.alpha is None else task.recipe.warm_up
+    step, loss, score, warmed = task.steps, None, None, None
     with seeded(key.seed):
         built = task.source.build()
         objective = task.objective(built)
         few = list(islice(task.test_data.once(), SCORED_BATCHES))
-        readings = Readings(
-            key,
-            task.steps,
-            lambda model: evaluate(model, few, objective, task.device)[1],
-            emit,
-            initial=None if key.alpha is None else task.initial(built),
-            warm_up=warm_up,
-            until_stable=task.config.until_stable,
-        )
 
-        def trained(model: nn.Module | MaskedModel, steps: int, alpha: float) -> int:
-            readings.follow(model)
+        def read(model: nn.Module | MaskedModel) -> Readings:
+            return Readings(
+                key,
+                model,
+                task.steps,
+                lambda: evaluate(model, few, objective, task.device)[1],
+                emit,
+                initial=None if key.alpha is None else task.initial(built),
+                until_stable=task.config.until_stable,
+            )
+
+        def trained(model: nn.Module | MaskedModel, steps: int, on_step: OnStep) -> int:
             return train(
                 model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
-                *task.recipe.start(model, steps), task.device, steps=steps, alpha=alpha, on_step=readings.on_step,
+                *task.recipe.start(model, steps), task.device, steps=steps, alpha=key.alpha or 0.0, on_step=on_step,
             )  # fmt: skip
 
         # A model that its file or its caller built once is the same object every time: train a copy of it.
         model: nn.Module | MaskedModel = copied(built).to(task.device.name)
+        readings = read(model)
         try:
-            if warm_up:
-                trained(model, warm_up, 0.0)
             if key.alpha is not None:
+                if task.recipe.warm_up and not restored(model, task.warmed.get(origin(key))):
+                    trained(model, task.recipe.warm_up, _warming(key, task.steps, emit))
+                    warmed = packed(model)
+                if task.recipe.warm_up:
+                    seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
                 model = task.mask(model).to(task.device.name)
-            step = warm_up + trained(model, task.steps - warm_up, key.alpha or 0.0)
+                readings = read(model)
+            step = trained(model, task.steps, readings.on_step)
+            if key.alpha is None and task.dense_warms:
+                warmed = packed(model)
             loss, score = evaluate(model, task.test_data.once(), objective, task.device)
             if not math.isfinite(loss):
                 raise DivergedError(task.steps)
         except DivergedError as diverged:
-            status, step, loss, score = "diverged", readings.before + diverged.step, None, None
+            status, step, loss, score, warmed = "diverged", diverged.step, None, None, None
     result = TrialResult(
         alpha=key.alpha,
         seed=key.seed,
@@ -154,7 +168,21 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     if isinstance(model, MaskedModel) and status == "done":
         masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
     seconds = time.perf_counter() - started
-    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
+    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds, warmed)
+
+
+def _warming(key: TrialKey, steps: int, emit: Emit) -> OnStep:
+    """Says now and then that a trial is alive; its own steps have not begun."""
+    told = time.monotonic()
+
+    def on_step(step: int, loss: float) -> bool:
+        nonlocal told
+        if time.monotonic() - told >= PULSE:
+            told = time.monotonic()
+            emit(TrialStep(key, 0, steps, loss))
+        return False
+
+    return on_step
 
 
 def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -173,7 +201,11 @@ def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.M
 def seeded(seed: int) -> Iterator[None]:
     """Every generator that a model or its data may draw from starts at the seed, and is put back afterwards."""
     with preserved_randomness():
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)
+        seed_all(seed)
         yield
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
