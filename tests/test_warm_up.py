@@ -6,6 +6,7 @@ from torch import nn
 
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.sweep.engine import Inline
+from dst_analyze.sweep.events import TrialFinished
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.plan import plan_sweep
@@ -109,15 +110,12 @@ def test_a_sweep_goes_on_without_what_was_lost(tmp_path):
     """Trained weights are kept nowhere: whoever resumes trains them again, to the same numbers."""
     whole = run_sweep(Net, (X, Y), alphas=[A, B], steps=24, out=tmp_path / "whole")
 
-    class Enough(Exception):
-        pass
-
     def stop(event):
-        if type(event).__name__ == "TrialFinished" and event.trial.alpha is None:
-            raise Enough
+        if isinstance(event, TrialFinished) and event.trial.alpha is None:
+            raise KeyboardInterrupt
 
     options = {"alphas": [A, B], "steps": 24, "out": tmp_path / "part"}
-    with pytest.raises(Enough):
+    with pytest.raises(KeyboardInterrupt):
         run_sweep(Net, (X, Y), listener=stop, **options)
     resumed = run_sweep(Net, (X, Y), resume=True, **options)
     assert resumed.frame.equals(whole.frame)

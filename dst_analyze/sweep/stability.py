@@ -30,11 +30,11 @@ AGREEING = 0.9
 WINDOW = 1 / 3
 """The share of the steps so far over which the order must have stood still."""
 EARLIEST = 3 / 5
-"""The share of the steps with masks that every trial gets."""
+"""The share of the budget that every trial gets."""
 
 
 class Stability:
-    """Follows the readings of one trial of at most ``steps`` steps, counted from the first one with masks."""
+    """Follows the readings of one trial of at most ``steps`` steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
