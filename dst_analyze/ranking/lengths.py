@@ -15,7 +15,8 @@ _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
 class Seen:
     """A sweep with the default recipe: Kendall's tau of its order to that of a long run.
 
-    Beside it that of the initial weights' order, and of the long run's with another seed, where there is one.
+    Beside it that of the initial weights' order, and of the long run's with another seed, where there is one; and
+    whether its weights were trained before they were masked.
     """
 
     net: str
@@ -24,6 +25,7 @@ class Seen:
     tau: float
     null: float
     ceiling: float | None = None
+    warm_up: bool = True
 
     @property
     def words(self) -> str:
@@ -31,25 +33,28 @@ class Seen:
         return f"{self.tau:.2f} on {self.net} (initial weights {self.null:.2f}{again})"
 
 
+_CNN, _VGG, _WIDE, _VIT, _LENET = (
+    "a CNN of 5 layers on digits", "VGG-16 of quarter width", "WideResNet-16-2", "a small ViT", "LeNet-5",
+)  # fmt: skip
 SEEN = (
-    Seen("a CNN of 5 layers on digits", 300, 3_000, 0.80, 0.60, 1.00),
-    Seen("a CNN of 5 layers on digits", 750, 3_000, 1.00, 0.60, 1.00),
-    Seen("VGG-16 of quarter width", 600, 9_400, 0.77, 0.62),
-    Seen("VGG-16 of quarter width", 2_350, 9_400, 0.81, 0.60),
-    Seen("WideResNet-16-2", 310, 3_100, 0.69, 0.74, 0.87),
-    Seen("WideResNet-16-2", 775, 3_100, 0.82, 0.74, 0.87),
-    Seen("WideResNet-16-2", 1_550, 3_100, 0.84, 0.74, 0.87),
-    Seen("a small ViT", 470, 4_700, 0.78, 0.18, 0.91),
-    Seen("a small ViT", 1_175, 4_700, 0.84, 0.18, 0.91),
-    Seen("a small ViT", 2_350, 4_700, 0.84, 0.18, 0.91),
-    Seen("LeNet-5", 940, 9_400, 1.00, 0.33, 1.00),
-    Seen("LeNet-5", 2_350, 9_400, 1.00, 0.33, 1.00),
+    Seen(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False),
+    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False),
+    Seen(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False),
+    Seen(_VGG, 2_350, 9_400, 0.81, 0.60, warm_up=False),
+    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False),
+    Seen(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False),
+    Seen(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False),
+    Seen(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False),
+    Seen(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False),
+    Seen(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False),
+    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, warm_up=False),
+    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, warm_up=False),
 )
 
 
-def known_at(steps: int) -> str:
+def known_at(steps: int, *, warm_up: bool) -> str:
     """What is known of rankings of this length, in a sentence."""
-    longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps).values()]
+    longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps, warm_up).values()]
     if not longest:
         shortest = min(seen.steps for seen in SEEN)
         return (
@@ -59,18 +64,19 @@ def known_at(steps: int) -> str:
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest.sort(key=lambda seen: seen.tau)
+    plain = "" if warm_up else " (without warm-up)"
     return (
-        "Of sweeps by the default recipe about this long or shorter, the longest that were compared with long runs "
+        f"Of sweeps by the default recipe{plain} about this long or shorter, the longest that were compared with long runs "
         f"({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had their order "
         f"to Kendall's tau {'; '.join(seen.words for seen in longest)}."
     )
 
 
-def _near(steps: int) -> dict[str, list[Seen]]:
-    """By net, what was measured at this length or a shorter one."""
+def _near(steps: int, warm_up: bool) -> dict[str, list[Seen]]:
+    """By net, what was measured in the same way at this length or a shorter one."""
     found: dict[str, list[Seen]] = {}
     for seen in SEEN:
-        if _AS_LONG * seen.steps <= steps:
+        if seen.warm_up == warm_up and _AS_LONG * seen.steps <= steps:
             found.setdefault(seen.net, []).append(seen)
     return found
 

@@ -46,8 +46,9 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """Where a trial stands; ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet.
+    """Where a trial stands, at step 0 while its weights are warming up.
 
+    ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet;
     ``layers`` is what remains of each, where they have just been read.
     """
 
