@@ -90,7 +90,6 @@ model_options = section(
     "Model",
     click.argument("model", shell_complete=complete_model),
     click.option("--model-arg", "model_args", multiple=True, metavar="NAME=VALUE", help="An argument for the model."),
-    click.option("--weights", metavar="FILE", help="Trained weights to start from, in place of the model's own."),
     click.option("--include", multiple=True, metavar="PATTERN", help="Analyse only layers of such names; repeatable."),
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave layers of such names alone; repeatable."),
 )
@@ -153,6 +152,7 @@ training_options = section(
         metavar="X",
         help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
     ),
+    click.option("--weights", metavar="FILE", help="Trained weights to start from, in place of the model's own."),
     click.option(
         "--warm-up",
         type=int,

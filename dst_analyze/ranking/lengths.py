@@ -54,6 +54,8 @@ SEEN = (
 
 def known_at(steps: int, *, warm_up: bool) -> str:
     """What is known of rankings of this length, in a sentence."""
+    if steps >= max(seen.long for seen in SEEN):
+        return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps, warm_up).values()]
     if not longest:
         shortest = min(seen.steps for seen in SEEN)
@@ -61,14 +63,12 @@ def known_at(steps: int, *, warm_up: bool) -> str:
             f"No sweep as short as this one ({steps:,} steps) has been compared with a long run, the shortest had "
             f"{shortest:,}: its order may well change."
         )
-    if steps >= max(seen.long for seen in SEEN):
-        return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     longest.sort(key=lambda seen: seen.tau)
     plain = "" if warm_up else " (without warm-up)"
     return (
-        f"Of sweeps by the default recipe{plain} about this long or shorter, the longest that were compared with long runs "
-        f"({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had their order "
-        f"to Kendall's tau {'; '.join(seen.words for seen in longest)}."
+        f"Of sweeps by the default recipe{plain} about this long or shorter, the longest that were compared with long "
+        f"runs ({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had "
+        f"their order to Kendall's tau {'; '.join(seen.words for seen in longest)}."
     )
 
 

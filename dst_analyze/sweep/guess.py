@@ -16,8 +16,8 @@ _HALVING_BY_ADAM = 5e-4
 """Alpha where half of a model remains if its optimizer divides steps by their size: how far they carry is no matter.
 2e-4 on LSTM-a (600 steps), 5e-4 on a GRU and 1.5e-3 on a small transformer (300 steps), MNIST."""
 _WARMED = 1.5
-"""How many times as strong an alpha it takes to halve trained weights: 1.4 on VGG, 1.7 on WideResNet, 1.6 on a ViT, at a
-tenth of their long runs."""
+"""How many times as strong an alpha it takes to halve trained weights: 1.4 on VGG, 1.7 on WideResNet, 1.6 on a ViT,
+at a tenth of their long runs."""
 _SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
 
 
