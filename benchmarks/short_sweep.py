@@ -3,11 +3,11 @@
     python benchmarks/short_sweep.py --shared ../shared --readings readings --out short.jsonl [--net vgg]
     python benchmarks/short_sweep.py --readings readings --out short.jsonl --figure docs/short-sweeps.png
 
-The reference of a net is a sweep of full length with default options: thresholds on the weights' own clock. A recipe is
-a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its length, unless strength is
-what is tried. What is read of each trial is kept under ``--readings``, so that all of this can be stopped at any time;
-``--out`` is made anew from what is there. The references of `vgg` and of `wide_resnet` with seed 0 are the trials of
-benchmarks/paper/run.py.
+The reference of a net is a sweep of full length with default options: masks from the start, thresholds on the weights'
+own clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
+length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
+read of each trial is kept under ``--readings``, so that all of this can be stopped at any time; ``--out`` is made anew
+from what is there. The references of `vgg` and of `wide_resnet` with seed 0 are the trials of benchmarks/paper/run.py.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
@@ -93,8 +93,8 @@ SWEEPS = (
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG),
     Sweep("wide_resnet", "a tenth", 310, (3e-5, 1.5e-4, 4e-4)),
-    Sweep("wide_resnet", "a quarter", 775, (1.5e-5, 8e-5, 2.5e-4)),
-    Sweep("wide_resnet", "a quarter, two seeds", 775, (1.5e-5, 8e-5, 2.5e-4), (0, 1)),
+    Sweep("wide_resnet", "a quarter", 775, (2.2e-5, 1.5e-4, 4e-4)),
+    Sweep("wide_resnet", "a quarter, two seeds", 775, (2.2e-5, 1.5e-4, 4e-4), (0, 1)),
     Sweep("wide_resnet", "a tenth, no warm-up", 310, (3e-5, 1.5e-4, 3e-4), options=_PLAIN),
     Sweep("wide_resnet", "a quarter, no warm-up", 775, (1.2e-5, 6e-5, 1.8e-4), options=_PLAIN),
     Sweep("wide_resnet", "half, no warm-up", 1550, (6e-6, 5e-5, 1.8e-4), options=_PLAIN),
@@ -108,6 +108,7 @@ SWEEPS = (
     Sweep("vit", "a quarter, two seeds", 1175, (3e-4, 1e-3, 3e-3), (0, 1)),
     Sweep("vit", SHUFFLED, 1175, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, no warm-up", 470, (3e-4, 1e-3, 3e-3), options=_PLAIN),
+    Sweep("vit", "a tenth, no warm-up, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2), options=_PLAIN),
     Sweep("vit", "a quarter, no warm-up", 1175, (2e-4, 1e-3, 3e-3), options=_PLAIN),
     Sweep("vit", "a quarter, no warm-up, two seeds", 1175, (2e-4, 1e-3, 3e-3), (0, 1), options=_PLAIN),
     Sweep("vit", "half, no warm-up", 2350, (1.5e-4, 7e-4, 3e-3), options=_PLAIN),
@@ -125,7 +126,10 @@ SWEEPS = (
     Sweep("lenet_5", "a tenth, no warm-up", 940, (1e-4, 4e-4, 1.2e-3), options=_PLAIN),
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
-LENGTHS = ("a tenth", "a quarter", "half")
+LENGTHS = {
+    "sweep of this length": ("a tenth", "a quarter"),
+    "without warm-up": ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up"),
+}
 FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
 
 
@@ -257,8 +261,9 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
         of_net = found[found["net"] == name]
         own = course(name, sizes_of(name, shared), folder)
         axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
-        lengths = of_net[of_net["recipe"].isin(LENGTHS)].sort_values("steps")
-        axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], "o-", color="C0", label="sweep of this length")
+        for (label, recipes), style in zip(LENGTHS.items(), ({"color": "C0"}, {"color": "C4", "ls": ":"}), strict=True):
+            lengths = of_net[of_net["recipe"].isin(recipes)].sort_values("steps")
+            axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], marker="o", label=label, **style)
         for floor, (label, colour) in FLOORS.items():
             axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=label)
         if of_net["ceiling"].notna().any():
