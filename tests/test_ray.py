@@ -109,7 +109,7 @@ def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, no
         if len(trained) == 2 and len(cluster.worker_nodes) == 2:  # one on each node
             cluster.remove_node(nodes[0], allow_graceful=False)
 
-    record = model("time.sleep(0.05)", seeds=1, ray_address=cluster.address, listener=listen)
+    record = model("time.sleep(0.05)", ray_address=cluster.address, listener=listen)
     assert record.complete
     assert len(cluster.worker_nodes) == 1
     (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
