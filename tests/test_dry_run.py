@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,8 +52,11 @@ def test_a_search_may_take_more_trials(here):
 
 
 def test_time_is_steps_times_seconds():
-    cost = Estimate(5, 5, 100, 30, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1.0, memory=1, free=2)
+    cost = Estimate(5, 5, 100, 30, False, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1, memory=1, free=2)
     assert cost.seconds(5) == pytest.approx((130 * 0.1 + 400 * 0.2 + 5) / 2)
+    waiting = replace(cost, dense_first=True)
+    assert waiting.seconds(5) == pytest.approx(100 * 0.1 + 1 + (30 * 0.1 + 400 * 0.2 + 4) / 2)
+    assert waiting.seconds(1) == pytest.approx(100 * 0.1 + 1 + 30 * 0.1)
 
 
 def test_weights_are_warmed_up_once_for_each_seed_and_kind_of_labels(here):

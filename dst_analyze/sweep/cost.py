@@ -35,6 +35,7 @@ class Estimate:
     most_trials: int  # if the search for alphas tries as often as it may
     steps: int
     warm_ups: int  # steps of them in all, that no dense trial takes
+    dense_first: bool  # as others wait for its weights
     jobs: int
     threads: int
     dense_step: float  # seconds
@@ -46,8 +47,11 @@ class Estimate:
 
     def seconds(self, trials: int) -> float:
         """One dense trial, the others masked, as many at once as there are jobs."""
-        steps = (self.steps + self.warm_ups) * self.dense_step + self.steps * (trials - 1) * self.masked_step
-        return (steps + trials * self.scoring) / min(self.jobs, trials)
+        dense = self.steps * self.dense_step + self.scoring
+        masked = self.warm_ups * self.dense_step + (trials - 1) * (self.steps * self.masked_step + self.scoring)
+        if self.dense_first:
+            return dense + masked / min(self.jobs, max(trials - 1, 1))
+        return (dense + masked) / min(self.jobs, trials)
 
     @property
     def searches(self) -> bool:
@@ -74,6 +78,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         most_trials=most,
         steps=task.steps,
         warm_ups=task.recipe.warm_up * (kinds * seeds - int(task.dense_warms)),
+        dense_first=task.dense_warms,
         jobs=min(jobs, count),
         threads=task.threads,
         dense_step=median(dense),
