@@ -11,9 +11,11 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 
 from dst_analyze.cli import commands, main
 from dst_analyze.configfile import read_options
+from dst_analyze.model.loading import load_model
 from dst_analyze.usage import DEFAULT
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +63,7 @@ def test_python_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the README's model file, a run of it, and a slimmer architecture from that run."""
+    """A folder with the README's model file, weights for it, a run of it, and a slimmer architecture from that run."""
     folder = tmp_path_factory.mktemp("readme")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)
     (folder / "run.toml").write_text(OPTIONS_FILE.text)
@@ -69,6 +71,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setattr(sys, "path", sys.path.copy())
         assert main(["mymodel.py", *TINY, "--out", "run", "--include-unclear"]) == 0
+        torch.save(load_model("mymodel.py").model.state_dict(), "trained.pt")
         for name in ("one", "two"):
             shutil.copytree("run", f"reports/{name}")
     return folder
