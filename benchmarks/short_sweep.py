@@ -127,8 +127,8 @@ SWEEPS = (
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
 LENGTHS = {
-    "sweep of this length": ("a tenth", "a quarter"),
-    "without warm-up": ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up"),
+    "sweep of this length": ("o-C0", ("a tenth", "a quarter")),
+    "without warm-up": ("o:C4", ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up")),
 }
 FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
 
@@ -261,9 +261,9 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
         of_net = found[found["net"] == name]
         own = course(name, sizes_of(name, shared), folder)
         axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
-        for (label, recipes), style in zip(LENGTHS.items(), ({"color": "C0"}, {"color": "C4", "ls": ":"}), strict=True):
+        for label, (style, recipes) in LENGTHS.items():
             lengths = of_net[of_net["recipe"].isin(recipes)].sort_values("steps")
-            axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], marker="o", label=label, **style)
+            axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], style, label=label)
         for floor, (label, colour) in FLOORS.items():
             axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=label)
         if of_net["ceiling"].notna().any():

@@ -110,6 +110,7 @@ def test_a_trial_keeps_both_records(tmp_path):
     assert not (tmp_path / "run" / "trials" / "dense,seed=0" / "masks.safetensors").exists()
     dense = pd.read_csv(tmp_path / "run" / "trials" / "dense,seed=0" / "steps.csv")
     assert dense["remaining"].isna().all()
+    assert dense["loss"].notna().all()
     assert dense["loss"].iloc[-1] < dense["loss"].iloc[0]
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dst_analyze.masking.masked import mask_model
-from dst_analyze.sweep.engine import Inline
+from dst_analyze.sweep.engine import Inline, attempt
 from dst_analyze.sweep.events import TrialFinished
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.magnitudes import Magnitudes
@@ -65,7 +65,7 @@ def test_it_makes_no_difference_who_has_trained_the_weights(tmp_path, options):
     plan = plan_of(tmp_path, **options)
     shared = run_plan(plan)
     for trial in shared.trials:
-        alone = run_trial(plan.task, trial.key, lambda event: None)
+        alone = attempt(plan.task, trial.key, lambda event: None)  # with the sweep's number of threads
         assert alone.result == trial
         if trial.alpha is not None:
             frame = shared.frame.query("alpha == @trial.alpha and seed == @trial.seed and control == @trial.control")
@@ -146,8 +146,16 @@ def test_tied_weights_and_buffers_travel():
 
 def test_waves():
     dense, keys = TrialKey(None, 0), [TrialKey(a, s, c) for c in (False, True) for a in (A, B) for s in (0, 1)]
-    wave = next_wave([dense, *keys], {}, dense_leads=True)
+
+    def all_warm(key):
+        return True
+
+    def masked_warm(key):
+        return key.alpha is not None
+
+    wave = next_wave([dense, *keys], {}, all_warm)
     assert wave == [dense, TrialKey(A, 1), TrialKey(A, 0, True), TrialKey(A, 1, True)]
-    assert next_wave([dense, *keys], {}, dense_leads=False) == [dense, *(key for key in keys if key.alpha == A)]
-    assert next_wave(keys, {origin(key): b"" for key in keys}, dense_leads=True) == keys
-    assert next_wave(keys[1:], {(0, False): b""}, dense_leads=True)[:3] == [keys[1], keys[2], keys[4]]
+    assert next_wave([dense, *keys], {}, masked_warm) == [dense, *(key for key in keys if key.alpha == A)]
+    assert next_wave(keys, {origin(key): b"" for key in keys}, all_warm) == keys
+    assert next_wave(keys[1:], {(0, False): b""}, all_warm)[:3] == [keys[1], keys[2], keys[4]]
+    assert next_wave([dense, *keys], {}, lambda key: False) == [dense, *keys]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 from dst_analyze.errors import ModelError
 
 Weights = Mapping[str, torch.Tensor]
+Shapes = Mapping[str, Sequence[int]]
 
 _WRAPPED = ("state_dict", "model_state_dict", "model")  # how training scripts name it among what else they save
 _PARALLEL = "module."  # what torch's parallel wrappers put before every name
@@ -52,14 +53,22 @@ def read_weights(path: Path) -> Weights:
 
 def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
     """Load them; refused where they are another model's, with the first difference."""
-    own = model.state_dict()
-    for name in (*own, *weights):
-        there, here = (list(state[name].shape) if name in state else None for state in (weights, own))
-        if there != here:
-            said = ["no such tensor" if shape is None else str(shape) for shape in (there, here)]
-            raise ModelError(
-                f"these weights are another model's: {name} is {said[0]} in the file, {said[1]} in the model",
-                place=place,
-                hint="--model-arg builds the model as it was trained",
-            )
+    there, here = ({n: value.shape for n, value in state.items()} for state in (weights, model.state_dict()))
+    if difference := first_difference(there, here, "tensor"):
+        name, in_file, in_model = difference
+        raise ModelError(
+            f"these weights are another model's: {name} is {in_file} in the file, {in_model} in the model",
+            place=place,
+            hint="--model-arg builds the model as it was trained",
+        )
     model.load_state_dict(dict(weights))
+
+
+def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, str] | None:
+    """The first name whose shapes differ, and each of them in words; ``what`` is what the names are of."""
+    for name in dict.fromkeys((*there, *here)):
+        shapes = [None if name not in shapes else list(shapes[name]) for shapes in (there, here)]
+        if shapes[0] != shapes[1]:
+            one, other = (f"no such {what}" if shape is None else str(shape) for shape in shapes)
+            return name, one, other
+    return None

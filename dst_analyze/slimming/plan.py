@@ -13,6 +13,7 @@ import torch
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
+from dst_analyze.model.weights import first_difference
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import COLLAPSED
 from dst_analyze.ranking.verdict import LABELS, NEEDED, NOT_MEASURED, UNCLEAR
@@ -300,17 +301,13 @@ def slim_model(
     """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     assert traced.graph_module is not None
-    given = {name: tuple(p.shape) for name, p in traced.graph_module.named_parameters()}
-    for name in dict.fromkeys((*plan.parameters, *given)):
-        if given.get(name) != plan.parameters.get(name):
-            there, here = (
-                "no such parameter" if shape is None else str(list(shape))
-                for shape in (plan.parameters.get(name), given.get(name))
-            )
-            raise ModelError(
-                f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
-                hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
-            )
+    given = {name: p.shape for name, p in traced.graph_module.named_parameters()}
+    if difference := first_difference(plan.parameters, given, "parameter"):
+        name, there, here = difference
+        raise ModelError(
+            f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
+            hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
+        )
     built = slim(traced, plan.removal, coupling=coupling)
     for module in built.modules() if fresh else ():
         reset = getattr(module, "reset_parameters", None)

@@ -106,9 +106,7 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, f
             emit(_foreseen(plan, engine.jobs, len(seen.results)))
         warmed: dict[Origin, bytes] = {}
         while seen.missing:
-            wave = (
-                next_wave(seen.missing, warmed, dense_leads=task.dense_warms) if task.recipe.warm_up else seen.missing
-            )
+            wave = next_wave(seen.missing, warmed, task.warms)
             with closing(engine.run(replace(task, warmed=warmed), wave, emit)) as outputs:
                 for output in outputs:
                     if output.warmed is not None:

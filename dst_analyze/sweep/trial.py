@@ -82,6 +82,10 @@ class Task:
         """Whether the dense trial ends with the very weights that masked ones of its seed start from."""
         return self.recipe.warm_up == self.steps
 
+    def warms(self, key: TrialKey) -> bool:
+        """Whether a trial leaves, or needs, weights that others of its seed start from too."""
+        return self.dense_warms if key.alpha is None else self.recipe.warm_up > 0
+
     def objective(self, model: nn.Module) -> Objective:
         return Objective(model, self.loss, self.accuracy)
 
@@ -111,6 +115,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     with seeded(key.seed):
         built = task.source.build()
         objective = task.objective(built)
+        initial = None if key.alpha is None else task.initial(built)
         few = list(islice(task.test_data.once(), SCORED_BATCHES))
 
         def read(model: nn.Module | MaskedModel) -> Readings:
@@ -120,29 +125,19 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
                 task.steps,
                 lambda: evaluate(model, few, objective, task.device)[1],
                 emit,
-                initial=None if key.alpha is None else task.initial(built),
+                initial=initial,
                 until_stable=task.config.until_stable,
             )
-
-        def trained(model: nn.Module | MaskedModel, steps: int, on_step: OnStep) -> int:
-            return train(
-                model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
-                *task.recipe.start(model, steps), task.device, steps=steps, alpha=key.alpha or 0.0, on_step=on_step,
-            )  # fmt: skip
 
         # A model that its file or its caller built once is the same object every time: train a copy of it.
         model: nn.Module | MaskedModel = copied(built).to(task.device.name)
         readings = read(model)
         try:
             if key.alpha is not None:
-                if task.recipe.warm_up and not restored(model, task.warmed.get(origin(key))):
-                    trained(model, task.recipe.warm_up, _warming(key, task.steps, emit))
-                    warmed = packed(model)
-                if task.recipe.warm_up:
-                    seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
+                warmed = _warm_up(task, model, key, objective, emit)
                 model = task.mask(model).to(task.device.name)
                 readings = read(model)
-            step = trained(model, task.steps, readings.on_step)
+            step = _train(task, model, key, objective, task.steps, readings.on_step)
             if key.alpha is None and task.dense_warms:
                 warmed = packed(model)
             loss, score = evaluate(model, task.test_data.once(), objective, task.device)
@@ -171,8 +166,20 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds, warmed)
 
 
-def _warming(key: TrialKey, steps: int, emit: Emit) -> OnStep:
-    """Says now and then that a trial is alive; its own steps have not begun."""
+def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, emit: Emit) -> bytes | None:
+    """Bring a model's weights to where they are masked; returns them if it was done here, for others to start from."""
+    steps, trained = task.recipe.warm_up, None
+    if not steps:
+        return None
+    if not restored(model, task.warmed.get(origin(key))):
+        _train(task, model, key, objective, steps, _alive(key, task.steps, emit))
+        trained = packed(model)
+    seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
+    return trained
+
+
+def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
+    """Says now and then that a trial is; its own steps have not begun."""
     told = time.monotonic()
 
     def on_step(step: int, loss: float) -> bool:
@@ -189,12 +196,19 @@ def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.M
     """A model as it is, nothing masked, trained on the task's budget; ``build`` makes it, the seed being set."""
     with seeded(seed):
         model = build().to(task.device.name)
-        optimizer, schedule = task.recipe.start(model)
-        train(
-            model, task.train_data.stream(seed), task.objective(task.traced.model), optimizer, schedule, task.device,
-            steps=task.steps, alpha=0.0, on_step=lambda step, loss: False,
-        )  # fmt: skip
+        objective = task.objective(task.traced.model)
+        _train(task, model, TrialKey(None, seed), objective, task.steps, lambda step, loss: False)
         return model
+
+
+def _train(
+    task: Task, model: nn.Module | MaskedModel, key: TrialKey, objective: Objective, steps: int, on_step: OnStep
+) -> int:
+    """Train in place by the task's recipe, its whole schedule in so many steps; returns how many were taken."""
+    return train(
+        model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
+        *task.recipe.start(model, steps), task.device, steps=steps, alpha=key.alpha or 0.0, on_step=on_step,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -7,7 +7,7 @@ whatever happens to a sweep, such as that it is killed and goes on later, its re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import safetensors
 import torch
@@ -51,12 +51,11 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
-def next_wave(missing: Iterable[TrialKey], warmed: Warmed, *, dense_leads: bool) -> list[TrialKey]:
+def next_wave(missing: Iterable[TrialKey], warmed: Warmed, warms: Callable[[TrialKey], bool]) -> list[TrialKey]:
     """The trials to run next: for each origin the one whose weights others wait for, and those that wait for none."""
     wave, led = list[TrialKey](), set[Origin]()
     for key in missing:
-        leads = key.alpha is not None or dense_leads
-        if leads and origin(key) not in warmed:
+        if warms(key) and origin(key) not in warmed:
             if origin(key) in led:
                 continue
             led.add(origin(key))
