@@ -13,35 +13,46 @@ repeated.
 For the LSTMs the paper's share is what the authors' published code prints, and for the output gate that code adds up
 the masked weights, signs and all, where it adds up the masks of the other gates. So it leaves out most of one gate, a
 sixth of what remained of LSTM-a. Here both are read, `remaining` with every gate and `counted` as that code has it, and
-the paper's share is compared with the latter.
+the paper's share is compared with the latter. And that code starts a batch of images with the state that the last one
+left (lstms.py): `lstm-a-carried` and `lstm-b-carried` do, `lstm-a` and `lstm-b` read every image from zeros.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from evidence import spread, table
-from run import EXPERIMENTS
+from run import EXPERIMENTS, Experiment
+from torch import nn
 
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.train import evaluate, train
 from dst_analyze.sweep.trial import seeded
 
+LSTMS = "benchmarks/paper/lstms.py"
+
 
 @dataclass(frozen=True)
 class Reading:
-    """``alpha``: strong enough for the net to come down to the paper's ratio; ``amp``: in bfloat16, for time."""
+    """``alpha``: strong enough for the net to come down to the paper's ratio; ``amp``: in bfloat16, for time.
+
+    ``carried``: the model of lstms.py that is trained instead, with a state that goes from batch to batch.
+    """
 
     alpha: float
     per_epoch: int
     amp: bool = False
+    carried: str = ""
 
 
 NETS = {
@@ -49,7 +60,40 @@ NETS = {
     "lenet-5-caffe": Reading(8e-4, 8),
     "lstm-a": Reading(5.5e-4, 2),
     "lstm-b": Reading(4.3e-4, 2, amp=True),
+    "lstm-a-carried": Reading(5.5e-4, 2, carried="lstm_a"),
+    "lstm-b-carried": Reading(4.3e-4, 2, amp=True, carried="lstm_b"),
 }
+
+
+def experiment_of(name: str) -> Experiment:
+    return EXPERIMENTS[name.removesuffix("-carried")]
+
+
+class State:
+    """What a batch of images leaves to the next one; nothing where a model has no such buffer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = [buffer for name, buffer in model.named_buffers() if name.split(".")[-1] == "state"]
+
+    def forget(self) -> None:
+        for buffer in self.buffers:
+            buffer.zero_()
+
+    def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
+        """Keeps the state that comes with the scores."""
+        scores, state = outputs
+        [buffer] = self.buffers
+        buffer.copy_(state.detach())
+        return F.cross_entropy(scores, batch[1])
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Other images are read, from a state of zeros, then it is as before."""
+        kept = [buffer.clone() for buffer in self.buffers]
+        self.forget()
+        yield
+        for buffer, before in zip(self.buffers, kept, strict=True):
+            buffer.copy_(before)
 
 
 def counted(model: MaskedModel) -> float:
@@ -57,7 +101,7 @@ def counted(model: MaskedModel) -> float:
     kept, total = 0.0, 0
     for name, mask in model.masks().items():
         total += mask.numel()
-        if name.startswith("lstm."):
+        if name.startswith(("lstm.", "first.", "second.")):
             *gates, output = mask.chunk(4)
             kept += sum(gate.sum().item() for gate in gates)
             kept += (output * model.layer_weights()[name].detach().chunk(4)[-1]).sum().item()
@@ -68,10 +112,11 @@ def counted(model: MaskedModel) -> float:
 
 def course(name: str, alpha: float | None, seed: int, data_root: Path) -> list[dict[str, Any]]:
     """One training of the paper's length, what was read of it; without an alpha of the dense net."""
-    experiment, reading = EXPERIMENTS[name], NETS[name]
+    experiment, reading = experiment_of(name), NETS[name]
+    spec = f"{LSTMS}:{reading.carried}" if reading.carried else experiment.model
     options = {key: value for key, value in experiment.options.items() if key not in ("target_remaining", "seeds")}
     options |= {"alphas": [alpha or reading.alpha], "amp": reading.amp, "device": "cpu", "out": "not-written"}
-    task = plan_sweep(experiment.model, data_root=data_root, **options).task
+    task = plan_sweep(spec, data_root=data_root, **options).task
     assert experiment.paper is not None
     wanted, epoch = experiment.paper[0] / 100, task.steps // task.config.epochs
     sizes = {layer.name: layer.params for layer in task.traced.layers}
@@ -79,10 +124,13 @@ def course(name: str, alpha: float | None, seed: int, data_root: Path) -> list[d
     with seeded(seed):
         built = task.source.build()
         model = task.mask(built) if alpha else built
-        objective = task.objective(built)
+        state = State(model)
+        objective = replace(task.objective(built), custom=state.loss if reading.carried else None)
         optimizer, schedule = task.recipe.start(model)
 
         def read(step: int, loss: float) -> bool:
+            if step % epoch == 0:
+                state.forget()
             if step % (epoch // reading.per_epoch) and step != task.steps:
                 return False
             layers = model.remaining() if alpha else {}
@@ -90,7 +138,8 @@ def course(name: str, alpha: float | None, seed: int, data_root: Path) -> list[d
             as_counted = counted(model) if alpha else 1.0
             score = None
             if as_counted <= wanted or step % epoch < epoch // reading.per_epoch or step == task.steps:
-                score = evaluate(model, task.test_data.once(), objective, task.device)[1]
+                with state.apart():
+                    score = evaluate(model, task.test_data.once(), objective, task.device)[1]
                 print(f"{name} {alpha} seed {seed} step {step}: {share:.4f} ({as_counted:.4f}) {score:.4f}", flush=True)
             resets = sum(model.resets.values()) if alpha else 0
             row = {"step": step, "remaining": share, "counted": as_counted, "score": score}
@@ -124,7 +173,7 @@ def late_and_low(course: list[dict[str, Any]], share: float) -> dict[str, Any] |
 def show(out: Path) -> None:
     rows = []
     for (name, alpha), trainings in pd.DataFrame(results(out)).dropna(subset="alpha").groupby(["net", "alpha"]):
-        paper = EXPERIMENTS[name].paper
+        paper = experiment_of(name).paper
         assert paper is not None
         there = [met for course in trainings["course"] if (met := late_and_low(course, paper[0] / 100)) is not None]
         dense = [r["course"][-1]["score"] for r in results(out) if r["net"] == name and r["alpha"] is None]

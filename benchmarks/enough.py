@@ -1,0 +1,55 @@
+"""How many seeds and alphas are enough? Kendall's tau to the long run of every part of a sweep that has several of both.
+
+    python benchmarks/enough.py --readings readings [--shared ../shared]
+
+Reads what short_sweep.py has kept. A part has some of the sweep's alphas and some of its seeds; in the table stands the
+mean over all parts with as many of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from short_sweep import LONG, SWEEPS, Order, Sweep, readings, sizes_of, tau
+
+
+def parts(frame: pd.DataFrame, sweep: Sweep) -> Iterator[tuple[int, int, pd.DataFrame]]:
+    """How many alphas, how many seeds, what was read with them."""
+    for many in range(1, len(sweep.alphas) + 1):
+        for several in range(1, len(sweep.seeds) + 1):
+            for alphas in combinations(sweep.alphas, many):
+                for seeds in combinations(sweep.seeds, several):
+                    yield many, several, frame[frame["alpha"].isin(alphas) & frame["seed"].isin(seeds)]
+
+
+def rows(sweep: Sweep, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
+    long = next(other for other in SWEEPS if (other.net, other.recipe) == (sweep.net, LONG))
+    frame, reference = readings(sweep, folder), readings(long, folder)
+    if frame is None or reference is None:
+        return
+    sizes = sizes_of(sweep.net, shared)
+    end = Order.of(reference, sizes).found
+    for alphas, seeds, part in parts(frame, sweep):
+        found = tau(Order.of(part, sizes).found, end)
+        key = {"net": sweep.net, "recipe": sweep.recipe.split(", ")[0], "layers": len(sizes)}
+        yield {**key, "alphas": alphas, "seeds": seeds, "tau": found}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", default="../shared")
+    parser.add_argument("--readings", type=Path, required=True)
+    options = parser.parse_args()
+    several = [sweep for sweep in SWEEPS if len(sweep.seeds) > 1 and sweep.recipe != LONG and "no" not in sweep.recipe]
+    found = pd.DataFrame(row for sweep in several for row in rows(sweep, options.shared, options.readings))
+    table = found.groupby(["net", "layers", "recipe", "alphas", "seeds"])["tau"].mean().unstack(["alphas", "seeds"])
+    print(table.round(2).to_string())
+
+
+if __name__ == "__main__":
+    main()
