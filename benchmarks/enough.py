@@ -1,4 +1,4 @@
-"""How many seeds and alphas are enough? Kendall's tau to the long run of every part of a sweep that has several of both.
+"""How many seeds and alphas are enough? Tau to the long run of every part of a sweep that has several of both.
 
     python benchmarks/enough.py --readings readings [--shared ../shared]
 
