@@ -1,4 +1,4 @@
-"""How many seeds and alphas are enough? Tau to the long run of every part of a sweep that has several of both.
+"""How many seeds and alphas are enough? Tau to the long run of every part of a sweep that has several of them.
 
     python benchmarks/enough.py --readings readings [--shared ../shared]
 
@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from short_sweep import LONG, SWEEPS, Order, Sweep, readings, sizes_of, tau
+from short_sweep import LONG, SHUFFLED, SWEEPS, Order, Sweep, readings, sizes_of, tau
 
 
 def parts(frame: pd.DataFrame, sweep: Sweep) -> Iterator[tuple[int, int, pd.DataFrame]]:
     """How many alphas, how many seeds, what was read with them."""
-    for many in range(1, len(sweep.alphas) + 1):
-        for several in range(1, len(sweep.seeds) + 1):
-            for alphas in combinations(sweep.alphas, many):
-                for seeds in combinations(sweep.seeds, several):
-                    yield many, several, frame[frame["alpha"].isin(alphas) & frame["seed"].isin(seeds)]
+    for many, several in product(range(1, len(sweep.alphas) + 1), range(1, len(sweep.seeds) + 1)):
+        for alphas, seeds in product(combinations(sweep.alphas, many), combinations(sweep.seeds, several)):
+            yield many, several, frame[frame["alpha"].isin(alphas) & frame["seed"].isin(seeds)]
 
 
 def rows(sweep: Sweep, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -35,9 +33,8 @@ def rows(sweep: Sweep, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
     sizes = sizes_of(sweep.net, shared)
     end = Order.of(reference, sizes).found
     for alphas, seeds, part in parts(frame, sweep):
-        found = tau(Order.of(part, sizes).found, end)
-        key = {"net": sweep.net, "recipe": sweep.recipe.split(", ")[0], "layers": len(sizes)}
-        yield {**key, "alphas": alphas, "seeds": seeds, "tau": found}
+        key = {"layers": len(sizes), "net": sweep.net, "recipe": sweep.recipe, "alphas": alphas, "seeds": seeds}
+        yield {**key, "tau": tau(Order.of(part, sizes).found, end)}
 
 
 def main() -> None:
@@ -45,10 +42,10 @@ def main() -> None:
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--readings", type=Path, required=True)
     options = parser.parse_args()
-    several = [sweep for sweep in SWEEPS if len(sweep.seeds) > 1 and sweep.recipe != LONG and "no" not in sweep.recipe]
-    found = pd.DataFrame(row for sweep in several for row in rows(sweep, options.shared, options.readings))
-    table = found.groupby(["net", "layers", "recipe", "alphas", "seeds"])["tau"].mean().unstack(["alphas", "seeds"])
-    print(table.round(2).to_string())
+    warmed = [sweep for sweep in SWEEPS if sweep.recipe not in (LONG, SHUFFLED) and "warm_up" not in sweep.options]
+    found = pd.DataFrame(row for sweep in warmed for row in rows(sweep, options.shared, options.readings))
+    by = ["layers", "net", "recipe", "alphas", "seeds"]
+    print(found.groupby(by)["tau"].mean().unstack(["alphas", "seeds"]).sort_index(axis=1).round(2).to_string())
 
 
 if __name__ == "__main__":

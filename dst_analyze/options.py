@@ -152,6 +152,12 @@ training_options = section(
         metavar="X",
         help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
     ),
+    click.option(
+        "--threshold-unit",
+        type=click.Choice(["layer", "one"]),
+        help="Thresholds count in the mean magnitude of their layer's weights, or all in one unit, as in the paper.  "
+        "[default: layer; one from 9000 steps on]",
+    ),
     click.option("--weights", metavar="FILE", help="Trained weights to start from, in place of the model's own."),
     click.option(
         "--warm-up",

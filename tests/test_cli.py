@@ -12,7 +12,8 @@ import pytest
 from test_sweep import FILE
 
 from dst_analyze.cli import commands, main
-from dst_analyze.sweep.recipe import DEFAULT_STEPS, FASTEST, FULL_LENGTH, LEARNING_RATES
+from dst_analyze.sweep.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH
+from dst_analyze.sweep.recipe import LEARNING_RATES
 from dst_analyze.sweep.record import DEFAULT_BATCH_SIZE
 from dst_analyze.terminal import elide, short, visible
 from dst_analyze.version import __version__

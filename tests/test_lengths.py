@@ -13,11 +13,11 @@ from dst_analyze.report.summary import summary_of
 LONGEST = max(seen.long for seen in SEEN)
 
 
-@given(st.integers(1, 3 * LONGEST), st.booleans())
-def test_nothing_longer_than_the_run_itself_speaks_for_it(steps, warm_up):
-    text = known_at(steps, warm_up=warm_up)
+@given(st.integers(1, 3 * LONGEST), st.booleans(), st.sampled_from(["layer", "one"]))
+def test_nothing_longer_than_the_run_itself_speaks_for_it(steps, warm_up, unit):
+    text = known_at(steps, warm_up=warm_up, unit=unit)
     taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) on ", text)]
-    met = {seen.net for seen in SEEN if seen.warm_up == warm_up and 0.8 * seen.steps <= steps}
+    met = {s.net for s in SEEN if (s.warm_up, s.unit) == (warm_up, unit) and 0.8 * s.steps <= steps}
     if steps >= LONGEST:
         assert "as long as" in text
         return
@@ -30,11 +30,12 @@ def test_nothing_longer_than_the_run_itself_speaks_for_it(steps, warm_up):
 
 def test_of_a_net_the_longest_sweep_that_is_not_longer_counts():
     for seen in SEEN:
-        longer = [s.steps for s in SEEN if (s.net, s.warm_up) == (seen.net, seen.warm_up) and seen.steps < s.steps]
-        if not any(0.8 * steps <= seen.steps for steps in longer):
-            text = known_at(seen.steps, warm_up=seen.warm_up)
+        alike = [s for s in SEEN if (s.net, s.warm_up, s.unit) == (seen.net, seen.warm_up, seen.unit)]
+        if not any(0.8 * s.steps <= seen.steps < s.steps for s in alike):
+            text = known_at(seen.steps, warm_up=seen.warm_up, unit=seen.unit)
             assert f"{seen.tau:.2f} on {seen.net}" in text
             assert ("without warm-up" in text) is not seen.warm_up
+            assert ("in one unit" in text) is (seen.unit == "one")
 
 
 def test_every_reference_was_compared_with_a_longer_run():
@@ -44,6 +45,7 @@ def test_every_reference_was_compared_with_a_longer_run():
 def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
     ranked = made_run(tmp_path / "one", ["a", "b", "c", "d", "e"], seeds=3)
     said = summary_of(ranked, rank_layers(ranked), None, None)
-    assert said.sure[-1] == known_at(ranked.manifest.steps, warm_up=False)
+    how = {"warm_up": False, "unit": "one"}
+    assert said.sure[-1] == known_at(ranked.manifest.steps, **how)
     alone = made_run(tmp_path / "two", ["a"])
-    assert known_at(alone.manifest.steps, warm_up=False) not in summary_of(alone, rank_layers(alone), None, None).sure
+    assert known_at(alone.manifest.steps, **how) not in summary_of(alone, rank_layers(alone), None, None).sure

@@ -6,9 +6,10 @@ from torch import nn
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import mask_model
+from dst_analyze.sweep.defaults import FASTEST, FULL_LENGTH
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.recipe import FASTEST, FULL_LENGTH, LARGEST_SHARE, MOMENTUM, SCHEDULES, Recipe
+from dst_analyze.sweep.recipe import LARGEST_SHARE, MOMENTUM, SCHEDULES, Recipe
 from dst_analyze.sweep.record import SweepConfig
 
 X, Y = torch.randn(32, 8), torch.randint(0, 4, (32,))
@@ -56,6 +57,7 @@ def test_the_papers_recipe_is_a_set_of_defaults():
     assert (paper.lr, paper.clock, paper.momentum) == (0.1, 1, 0.9)
     assert (short.lr, short.clock) == (0.05, FULL_LENGTH / 600)
     assert (paper.warm_up, short.warm_up) == (0, 600)
+    assert (paper.unit, short.unit) == ("one", "layer")
     assert [SCHEDULES[paper.schedule][0](done) for done in (0.49, 0.5, 0.75)] == pytest.approx([1, 0.1, 0.01])
     asked = recipe(recipe="paper", lr=0.3, threshold_clock=4, warm_up=5)
     assert (asked.lr, asked.clock, asked.warm_up) == (0.3, 4, 5)
@@ -149,19 +151,29 @@ def test_so_does_the_warm_up(tmp_path):
     assert "--warm-up" in refused.value.place
 
 
+def test_a_run_of_full_length_counts_thresholds_as_the_paper_does():
+    assert [recipe(steps).unit for steps in (1, FULL_LENGTH - 1, FULL_LENGTH)] == ["layer", "layer", "one"]
+    assert (recipe(600, threshold_unit="one").unit, recipe(FULL_LENGTH, threshold_unit="layer").unit) == (
+        "one",
+        "layer",
+    )
+    assert recipe(recipe="paper", threshold_unit="layer").unit == "layer"
+
+
 def test_the_warm_up_has_the_whole_schedule():
     assert rates(recipe(8, lr=1.0), steps=4) == pytest.approx([1, 1, 0.1, 0.01])
 
 
+@pytest.mark.parametrize("unit", ["one", "layer"])
 @pytest.mark.parametrize("threshold", ["vector", "scalar", "matrix"])
-def test_a_fast_clock_has_a_speed_limit(threshold):
-    masked = mask_model(mlp(), X[:2], threshold=threshold)
+def test_a_fast_clock_has_a_speed_limit(threshold, unit):
+    masked = mask_model(mlp(), X[:2], threshold=threshold, unit=unit)
     optimizer, _ = recipe(lr=10.0, threshold_clock=100).start(masked)
     limit = LARGEST_SHARE * masked.typical_magnitudes()
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()
     optimizer.step()
-    assert (masked.thresholds.abs() <= limit * 1.0001).all()
-    assert (masked.thresholds > 0).any()
+    assert (masked.heights().abs() <= limit * 1.0001).all()
+    assert torch.isclose(masked.heights(), limit).any()
     rows = masked.layers[0]
     first = mlp()[0].weight.abs()
     expected = {"vector": first.mean(1), "scalar": first.mean()[None], "matrix": first.mean(1).repeat_interleave(8)}

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,7 @@ from dst_analyze.report.rows import keys_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.svg import shortened
 from dst_analyze.slimming.values import Entry, SlimPlan, Verification
+from dst_analyze.sweep.defaults import DEFAULT_STEPS
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SkippedLayer
 
@@ -326,12 +328,30 @@ def test_the_commands_would_make_the_run_again(tmp_path):
         tmp_path / "a run", seeds=3, lr=0.1, until_stable=True, include=("conv*", "fc;rm -rf"), model_args={"n": 2}
     )
     plan = SlimPlan.load(record.folder / "plan.json") if (record.folder / "plan.json").exists() else None
-    first, last = commands(record, plan, None)
+    today = {"steps": DEFAULT_STEPS, "warm_up": DEFAULT_STEPS, "unit": "layer"}
+    first, last = commands(_made_by(record, **today), plan, None)
     assert first == (
         "dst-analyze m.py --model-arg n=2 --alphas 0.0001,0.001 --seeds 3 --until-stable --lr 0.1 "
         "--include 'conv*' --include 'fc;rm -rf'"
     )
     assert last == "dst-analyze report 'a run'"
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-unit one"),
+        ({"steps": DEFAULT_STEPS, "warm_up": 5, "unit": "layer"}, "--warm-up 5"),
+        ({"steps": 9_000, "warm_up": 0, "unit": "one"}, "--steps 9000"),
+    ],
+)
+def test_a_run_of_other_defaults_than_todays_is_made_again_by_its_own(tmp_path, made, named):
+    first, *_ = commands(_made_by(make_run(tmp_path / "run"), **made), None, None)
+    assert first == f"dst-analyze m.py --alphas 0.0001,0.001 {named}"
+
+
+def _made_by(record, **defaults):
+    return replace(record, manifest=record.manifest.model_copy(update=defaults))
 
 
 # The cheapest first, all in one process: what one of them imports is there for the next.

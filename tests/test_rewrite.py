@@ -8,19 +8,20 @@ from torch import fx, nn
 from zoo import ZOO
 
 from dst_analyze.errors import ModelError
-from dst_analyze.masking.masked import mask_model
+from dst_analyze.masking.masked import Unit, mask_model
 from dst_analyze.masking.rewrite import WithWeights, masked_graph, masked_part
 from dst_analyze.model.tracing import trace_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 
 
+@pytest.mark.parametrize("unit", ["one", "layer"])
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_the_masked_graph_is_the_masked_model(name: str) -> None:
+def test_the_masked_graph_is_the_masked_model(name: str, unit: Unit) -> None:
     torch.manual_seed(0)
     model, x = ZOO[name].build(), ZOO[name].inputs()
     traced = trace_model(model, x)
-    masked = mask_model(traced).eval()
+    masked = mask_model(traced, unit=unit).eval()
     graph = masked_graph(masked, traced)
     with torch.no_grad():
         masked.thresholds.uniform_(0, 0.3)  # shared: the graph sees the change

@@ -32,9 +32,10 @@ class Experiment:
     baselines: bool = False
 
 
-_MNIST: dict[str, Any] = {"data": "mnist", "epochs": 20, "schedule": "constant", "threshold_clock": 1, "warm_up": 0}
+_PAPER = {"threshold_clock": 1, "threshold_unit": "one", "warm_up": 0}
+_MNIST: dict[str, Any] = {**_PAPER, "data": "mnist", "epochs": 20, "schedule": "constant"}
 _LSTM = {**_MNIST, "batch_size": 100, "exclude": ["out"]}  # its classifier is neither masked nor counted in the paper
-_CIFAR: dict[str, Any] = {"data": "npz:{root}/cifar10-20k.npz", "schedule": "step", "threshold_clock": 1, "warm_up": 0}
+_CIFAR: dict[str, Any] = {**_PAPER, "data": "npz:{root}/cifar10-20k.npz", "schedule": "step"}
 _SMALL = "20,000 of 50,000 images, no augmentation, learning rate 0.05"
 
 

@@ -57,6 +57,17 @@ def lay_out(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[MaskedL
     return tuple(result)
 
 
+@torch.no_grad()
+def units_of(layers: Sequence[MaskedLayer], weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A unit for the thresholds of each layer: the mean magnitude of its weights, over its mean for all thresholds.
+
+    So one is what they count in on average, and alphas mean about what they do without units. A layer of zeros has one.
+    """
+    means = torch.stack([weight.abs().mean().to(weights[0].device, torch.float32) for weight in weights])
+    counts = torch.tensor([layer.stop - layer.start for layer in layers], device=means.device)
+    return (means * counts.sum() / (means * counts).sum()).masked_fill(means == 0, 1.0)
+
+
 def grouped(weights: Sequence[tuple[torch.device, int]]) -> list[list[int]]:
     """Consecutive weights of one device, gathered while they are small: fewer calls, no large gradient held long."""
 

@@ -18,13 +18,14 @@ from torch import nn
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
-from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out
+from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out, units_of
 from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
 from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
+Unit = Literal["one", "layer"]
 
 COLLAPSED = 0.01  # a mask that keeps no more than this has its thresholds set back to zero (the paper's 99 %)
 
@@ -35,10 +36,21 @@ class MaskedModel(nn.Module):
     ``model`` is a deep copy of the original with its own parameters under their own names; ``thresholds`` holds the
     thresholds of all layers in one flat parameter (one tensor for the optimizer, whatever the number of layers).
     A weight-standardised or normalised weight is masked before it is standardised: the zero is in the parameter.
+
+    ``units`` is None, or what each threshold is counted in: it then stands at that many times its own value among the
+    weights (`heights`). The regulariser sees thresholds as they are counted.
     """
 
+    units: torch.Tensor | None
+
     def __init__(
-        self, model: nn.Module, layers: tuple[MaskedLayer, ...], *, estimator: str = "long-tail", compiled: bool = False
+        self,
+        model: nn.Module,
+        layers: tuple[MaskedLayer, ...],
+        *,
+        estimator: str = "long-tail",
+        compiled: bool = False,
+        unit: Unit = "one",
     ) -> None:
         super().__init__()
         self.model = model
@@ -53,6 +65,7 @@ class MaskedModel(nn.Module):
         for weight in weights:
             dtype = torch.promote_types(dtype, weight.dtype)
         self.thresholds = nn.Parameter(torch.zeros(layers[-1].stop, dtype=dtype, device=weights[0].device))
+        self.register_buffer("units", None if unit == "one" else self._counted_in(weights), persistent=False)
         self._groups = [
             (indices, Masking.of(estimator, [layers[i] for i in indices]))
             for indices in grouped([(weight.device, weight.numel()) for weight in weights])
@@ -72,10 +85,14 @@ class MaskedModel(nn.Module):
         kernels, counts = self._kernels, self._counts()
         masked = [
             weight
-            for masking, thresholds, weights in self._grouped(self.thresholds)
+            for masking, thresholds, weights in self._grouped(self.heights())
             for weight in masked_weights(masking, kernels, thresholds, weights, counts)
         ]
         return self.masked_weights() if counts and self._reset(counts) else masked
+
+    def heights(self) -> torch.Tensor:
+        """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
+        return self.thresholds if self.units is None else self.thresholds * self.units
 
     def sparsity_loss(self) -> torch.Tensor:
         """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
@@ -110,7 +127,8 @@ class MaskedModel(nn.Module):
 
     @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
-        """Each layer's thresholds by name, as views into the one flat parameter: writing to one sets it."""
+        """Where each layer's thresholds stand, by name; without units these are views into the one flat parameter:
+        writing to one sets it."""
         return {layer.name: self._threshold(layer) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
@@ -176,11 +194,17 @@ class MaskedModel(nn.Module):
             return EAGER
         return compiled_kernels() or EAGER
 
+    def _counted_in(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        counts = torch.tensor([layer.stop - layer.start for layer in self.layers], device=weights[0].device)
+        return units_of(self.layers, weights).repeat_interleave(counts, output_size=self.layers[-1].stop)
+
     def _weights(self) -> list[torch.Tensor]:
         return self._substitution.current()
 
     def _threshold(self, layer: MaskedLayer) -> torch.Tensor:
-        return self.thresholds.detach()[layer.start : layer.stop].view(layer.threshold_shape)
+        part = slice(layer.start, layer.stop)
+        thresholds = self.thresholds.detach()[part]
+        return (thresholds if self.units is None else thresholds * self.units[part]).view(layer.threshold_shape)
 
     def _grouped(self, thresholds: torch.Tensor) -> Iterator[tuple[Masking, torch.Tensor, list[torch.Tensor]]]:
         """Groups of layers with their part of the flat thresholds, in network order."""
@@ -213,7 +237,7 @@ class MaskedModel(nn.Module):
     def _kept(self) -> list[int]:
         """How many weights of each layer remain."""
         count = self._kernels.count
-        groups = self._grouped(self.thresholds.detach())
+        groups = self._grouped(self.heights().detach())
         return [each for masking, thresholds, weights in groups for each in count(masking, thresholds, weights)]
 
 
@@ -226,6 +250,7 @@ def mask_model(
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
     operator: Operator = "auto",
+    unit: Unit = "one",
     steps: int = 0,
 ) -> MaskedModel:
     """A masked copy of a model; the original is untouched.
@@ -233,8 +258,11 @@ def mask_model(
     ``threshold``: one per output row ("vector", the paper's choice), one per matrix ("scalar"), one per weight
     ("matrix"). ``estimator``: "long-tail" (the paper's) or "clipped" straight-through. ``operator``: "compiled" runs
     the masking in loops compiled by torch, "eager" always works, "auto" compiles where a compiler is found and a
-    training of ``steps`` steps repays it.
+    training of ``steps`` steps repays it. ``unit``: thresholds count in "one" and the same unit (the paper's), or each
+    in the mean magnitude that the weights of its "layer" have now.
     """
+    if unit not in get_args(Unit):
+        raise OptionError(f"unknown unit {unit!r}", hint=f"choose one of {', '.join(get_args(Unit))}")
     if estimator not in ESTIMATORS:
         raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
     if operator not in get_args(Operator):
@@ -258,7 +286,7 @@ def mask_model(
             hint="install one (g++ or clang++), or use --operator eager, which gives the same results",
         )
     layers = lay_out(traced.layers, threshold)
-    return MaskedModel(copied(traced.model), layers, estimator=estimator, compiled=compiled)
+    return MaskedModel(copied(traced.model), layers, estimator=estimator, compiled=compiled, unit=unit)
 
 
 def _why_nothing(traced: TracedModel) -> str:

@@ -8,7 +8,7 @@ Training runs the `MaskedModel` itself, because a graph bakes in the mode and th
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, mul
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ def masked_graph(masked: MaskedModel, traced: TracedModel) -> fx.GraphModule:
     graph.output(graph.graph_copy(traced.graph_module.graph, nodes))
     attributes = _attributes(graph, masked.model, traced.graph_module)
     masks = _masks(graph, masked)
-    attributes |= {"thresholds": masked.thresholds}
+    attributes |= {"thresholds": masked.thresholds, "units": masked.units}
     attributes |= {layer.aliases[0]: masked.model.get_parameter(layer.aliases[0]) for layer in masked.layers}
     for node in list(graph.nodes):
         if node.op == "get_attr" and node.target in masks and masks[node.target].args[0] is not node:
@@ -100,6 +100,8 @@ def _masks(graph: fx.Graph, masked: MaskedModel) -> dict[str, fx.Node]:
     result: dict[str, fx.Node] = {}
     with graph.inserting_before(first):
         thresholds = graph.get_attr("thresholds")
+        if masked.units is not None:
+            thresholds = graph.call_function(mul, (thresholds, graph.get_attr("units")))
         for layer in masked.layers:
             weight = graph.get_attr(layer.aliases[0])
             view, shape = list(layer.layout.view), list(layer.threshold_shape)

@@ -6,6 +6,7 @@ was seen on those that were tried.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
@@ -15,8 +16,8 @@ _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
 class Seen:
     """A sweep with the default recipe: Kendall's tau of its order to that of a long run.
 
-    Beside it that of the initial weights' order, and of the long run's with another seed, where there is one; and
-    whether its weights were trained before they were masked.
+    Beside it that of the initial weights' order, and of the long run's with another seed, where there is one; whether
+    its weights were trained before they were masked, and what its thresholds were counted in.
     """
 
     net: str
@@ -26,6 +27,7 @@ class Seen:
     null: float
     ceiling: float | None = None
     warm_up: bool = True
+    unit: str = "layer"
 
     @property
     def words(self) -> str:
@@ -47,46 +49,49 @@ SEEN = (
     Seen(_VIT, 1_175, 4_700, 0.88, 0.18, 0.91),
     Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00),
     Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00),
-    Seen(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False),
-    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False),
-    Seen(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False),
-    Seen(_VGG, 2_350, 9_400, 0.81, 0.60, warm_up=False),
-    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False),
-    Seen(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False),
-    Seen(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False),
-    Seen(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False),
-    Seen(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False),
-    Seen(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False),
-    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, warm_up=False),
-    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, warm_up=False),
+    Seen(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False, unit="one"),
+    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False, unit="one"),
+    Seen(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False, unit="one"),
+    Seen(_VGG, 2_350, 9_400, 0.81, 0.60, warm_up=False, unit="one"),
+    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False, unit="one"),
+    Seen(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False, unit="one"),
+    Seen(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False, unit="one"),
+    Seen(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False, unit="one"),
+    Seen(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
+    Seen(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
+    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
+    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
 )
 
 
-def known_at(steps: int, *, warm_up: bool) -> str:
-    """What is known of rankings of this length, in a sentence."""
+def known_at(steps: int, *, warm_up: bool, unit: str) -> str:
+    """What is known of rankings of this length, made in this way, in a sentence."""
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
-    longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps, warm_up).values()]
+    alike = [seen for seen in SEEN if (seen.warm_up, seen.unit) == (warm_up, unit)]
+    longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps, alike).values()]
+    but = [] if warm_up else ["without warm-up"]
+    but += ["thresholds in one unit"] if unit == "one" else []
+    how = f" ({', '.join(but)})" if but else ""
     if not longest:
-        shortest = min(seen.steps for seen in SEEN)
+        least = f", the shortest had {min(seen.steps for seen in alike):,}" if alike else ""
         return (
-            f"No sweep as short as this one ({steps:,} steps) has been compared with a long run, the shortest had "
-            f"{shortest:,}: its order may well change."
+            f"No sweep of this kind{how} as short as this one ({steps:,} steps) has been compared with a long run"
+            f"{least}: its order may well change."
         )
     longest.sort(key=lambda seen: seen.tau)
-    plain = "" if warm_up else " (without warm-up)"
     return (
-        f"Of sweeps by the default recipe{plain} about this long or shorter, the longest that were compared with long "
+        f"Of sweeps by the default recipe{how} about this long or shorter, the longest that were compared with long "
         f"runs ({_range([s.steps for s in longest])} steps against {_range([s.long for s in longest])}) had "
         f"their order to Kendall's tau {'; '.join(seen.words for seen in longest)}."
     )
 
 
-def _near(steps: int, warm_up: bool) -> dict[str, list[Seen]]:
-    """By net, what was measured in the same way at this length or a shorter one."""
+def _near(steps: int, alike: Sequence[Seen]) -> dict[str, list[Seen]]:
+    """By net, what was measured at this length or a shorter one."""
     found: dict[str, list[Seen]] = {}
-    for seen in SEEN:
-        if seen.warm_up == warm_up and _AS_LONG * seen.steps <= steps:
+    for seen in alike:
+        if _AS_LONG * seen.steps <= steps:
             found.setdefault(seen.net, []).append(seen)
     return found
 

@@ -52,7 +52,7 @@ def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
     yield ranking.notes[0].partition(": ")[2] or ranking.notes[0]
     yield from ranking.notes[1:]
     if not ranking.verdict.startswith(NONE):
-        yield known_at(record.manifest.steps, warm_up=record.manifest.warm_up > 0)
+        yield known_at(record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit)
 
 
 def _headline(ranking: Ranking) -> str:

@@ -121,5 +121,6 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
         **config.options,
     )
     steps = record.manifest.steps  # where the default was taken, that of its day
-    recipe = replace(plan.task.recipe, steps=steps, asked_warm_up=record.manifest.warm_up)
+    manifest = record.manifest
+    recipe = replace(plan.task.recipe, steps=steps, asked_warm_up=manifest.warm_up, asked_unit=manifest.unit)
     return replace(plan.task, steps=steps, recipe=recipe)

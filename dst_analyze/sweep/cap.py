@@ -26,7 +26,8 @@ class ThresholdCap:
 
     def _remember(self, *_: Any) -> None:
         if self.step % REFRESHED_EVERY == 0:
-            self.limit = self.share * self.model.typical_magnitudes()
+            most = self.share * self.model.typical_magnitudes()
+            self.limit = most if self.model.units is None else most / self.model.units
         self.before = self.model.thresholds.detach().clone()
         self.step += 1
 

@@ -31,6 +31,7 @@ from dst_analyze.sweep.data import (
     first_batch,
     is_tensors,
 )
+from dst_analyze.sweep.defaults import DEFAULT_STEPS
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.fingerprint import data_sha256, model_sha256, weights_sha256
@@ -40,7 +41,7 @@ from dst_analyze.sweep.guess import first_alphas
 from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.memory import free_memory, gigabytes
 from dst_analyze.sweep.objective import main_output, split_batch
-from dst_analyze.sweep.recipe import DEFAULT_STEPS, PAPER_EPOCHS, Recipe
+from dst_analyze.sweep.recipe import PAPER_EPOCHS, Recipe
 from dst_analyze.sweep.record import (
     DEFAULT_BATCH_SIZE,
     DataSummary,
@@ -311,7 +312,7 @@ def _steps(config: SweepConfig, data: Batches) -> int:
 
 def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
-    initial = task.initial(loaded.model)
+    initial = task.counted(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(task.recipe, search.targets, initial) if search else ()
     expected = forecast(task.recipe, first or config.given_alphas, initial)
@@ -342,6 +343,7 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
         threads=task.threads,
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
+        unit=task.recipe.unit,
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,

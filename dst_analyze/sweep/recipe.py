@@ -43,27 +43,28 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.masking.masked import MaskedModel, Unit
 from dst_analyze.sweep.cap import ThresholdCap
+from dst_analyze.sweep.defaults import (
+    asked_clock,
+    asked_unit,
+    asked_warm_up,
+    default_clock,
+    unit_of,
+    warm_up_of,
+)
 from dst_analyze.sweep.record import SweepConfig
 
 OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
-DEFAULT_STEPS = 2_250
-"""A quarter of FULL_LENGTH: docs/evidence.md has what sweeps of a tenth, a quarter and half of it see."""
 MOMENTUM = 0.9
 NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 
 PAPER_RATES = {**LEARNING_RATES, "sgd": 0.1}
-PAPER_CLOCK = 1.0
 PAPER_EPOCHS = 160
 """What ``--recipe paper`` has for defaults: the paper's CIFAR-10 runs, whose schedule and momentum are ours."""
 
-FULL_LENGTH = 9_000
-"""Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
-FASTEST = 30
-"""The largest clock that is chosen without being asked for."""
 LARGEST_SHARE = 0.02
 """How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
 
@@ -103,19 +104,6 @@ _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
 }
 
 
-def default_warm_up(steps: int) -> int:
-    """How many steps weights are trained before they are masked: as many as afterwards, and none in a full-length run.
-
-    So the dense trial is the warm-up of all others of its seed, which costs nothing.
-    """
-    return steps if steps < FULL_LENGTH else 0
-
-
-def default_clock(family: str, steps: int) -> float:
-    """As fast as it takes to carry thresholds as far as a full-length run would; see above for what was measured."""
-    return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How the trials of a sweep are trained. ``family`` is how the optimizer steps: "sgd", "adam", "adamw", "other"."""
@@ -127,6 +115,7 @@ class Recipe:
     weight_decay: float
     asked_clock: float | None
     asked_warm_up: int | None
+    asked_unit: Unit | None
     steps: int
     hook: OptimizerHook | None = None
 
@@ -137,7 +126,7 @@ class Recipe:
         lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, _asked_clock(config), _asked_warm_up(config), steps)
+        return cls(family, lr, momentum, config.schedule, decay, *_asked(config), steps)
 
     @classmethod
     def of_hook(cls, config: SweepConfig, steps: int, hook: OptimizerHook, model: nn.Module, *, place: str) -> Recipe:
@@ -154,13 +143,17 @@ class Recipe:
         family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
-        asked = _asked_clock(config), _asked_warm_up(config)
-        return cls(family, lr, momentum, config.schedule, 0.0, *asked, steps, hook)
+        return cls(family, lr, momentum, config.schedule, 0.0, *_asked(config), steps, hook)
 
     @property
     def warm_up(self) -> int:
         """How many steps the weights of a masked trial are trained as a dense model's are, before its own."""
-        return default_warm_up(self.steps) if self.asked_warm_up is None else self.asked_warm_up
+        return warm_up_of(self.asked_warm_up, self.steps)
+
+    @property
+    def unit(self) -> Unit:
+        """What thresholds are counted in."""
+        return unit_of(self.asked_unit, self.steps)
 
     @property
     def clock(self) -> float:
@@ -217,14 +210,8 @@ class Recipe:
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
-def _asked_clock(config: SweepConfig) -> float | None:
-    return config.threshold_clock or (PAPER_CLOCK if config.recipe == "paper" else None)
-
-
-def _asked_warm_up(config: SweepConfig) -> int | None:
-    """None unless the paper, weights that are trained already, or the user have a say."""
-    trained = config.recipe == "paper" or bool(config.weights)
-    return 0 if config.warm_up is None and trained else config.warm_up
+def _asked(config: SweepConfig) -> tuple[float | None, int | None, Unit | None]:
+    return asked_clock(config), asked_warm_up(config), asked_unit(config)
 
 
 def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:

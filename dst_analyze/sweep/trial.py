@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from dst_analyze.masking.layer import lay_out, units_of
 from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.model.copying import copied
 from dst_analyze.model.loading import LoadedModel, load_model
@@ -93,6 +94,14 @@ class Task:
         """How large the weights of a model are that has not been trained yet."""
         return Magnitudes({layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers})
 
+    def counted(self, model: nn.Module) -> Magnitudes:
+        """The same in the unit that thresholds are counted in."""
+        weights = {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
+        if self.recipe.unit == "one" or not weights:
+            return Magnitudes(weights)
+        units = units_of(lay_out(self.traced.layers, self.config.threshold), list(weights.values()))
+        return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
+
     def mask(self, model: nn.Module) -> MaskedModel:
         """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
         return mask_model(
@@ -100,6 +109,7 @@ class Task:
             threshold=self.config.threshold,
             estimator=self.config.estimator,
             operator=self.config.operator,
+            unit=self.recipe.unit,
             steps=self.steps,
         )
 
