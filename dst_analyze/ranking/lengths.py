@@ -35,20 +35,34 @@ class Seen:
         return f"{self.tau:.2f} on {self.net} (initial weights {self.null:.2f}{again})"
 
 
-_CNN, _VGG, _WIDE, _VIT, _LENET = (
-    "a CNN of 5 layers on digits", "VGG-16 of quarter width", "WideResNet-16-2", "a small ViT", "LeNet-5",
+_CNN, _VGG, _WIDE, _RESNET, _VIT, _LENET = (
+    "a CNN of 5 layers on digits", "VGG-16 of quarter width", "WideResNet-16-2", "a small ResNet-14", "a small ViT",
+    "LeNet-5",
 )  # fmt: skip
 SEEN = (
     Seen(_CNN, 300, 3_000, 1.00, 0.60, 1.00),
     Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00),
     Seen(_VGG, 940, 9_400, 0.85, 0.60),
-    Seen(_VGG, 2_350, 9_400, 0.90, 0.60),
+    Seen(_VGG, 2_350, 9_400, 0.89, 0.60),
     Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87),
-    Seen(_WIDE, 775, 3_100, 0.72, 0.74, 0.87),
-    Seen(_VIT, 470, 4_700, 0.83, 0.18, 0.91),
-    Seen(_VIT, 1_175, 4_700, 0.88, 0.18, 0.91),
+    Seen(_WIDE, 775, 3_100, 0.88, 0.74, 0.87),
+    Seen(_RESNET, 940, 9_400, 0.58, 0.53, 0.85),
+    Seen(_VIT, 470, 4_700, 0.88, 0.18, 0.91),
+    Seen(_VIT, 1_175, 4_700, 0.87, 0.18, 0.91),
     Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00),
     Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00),
+    Seen(_CNN, 300, 3_000, 1.00, 0.60, 1.00, unit="one"),
+    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, unit="one"),
+    Seen(_VGG, 940, 9_400, 0.85, 0.60, unit="one"),
+    Seen(_VGG, 2_350, 9_400, 0.90, 0.60, unit="one"),
+    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, unit="one"),
+    Seen(_WIDE, 775, 3_100, 0.72, 0.74, 0.87, unit="one"),
+    Seen(_RESNET, 940, 9_400, 0.50, 0.53, 0.85, unit="one"),
+    Seen(_RESNET, 2_350, 9_400, 0.55, 0.53, 0.85, unit="one"),
+    Seen(_VIT, 470, 4_700, 0.83, 0.18, 0.91, unit="one"),
+    Seen(_VIT, 1_175, 4_700, 0.88, 0.18, 0.91, unit="one"),
+    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, unit="one"),
+    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, unit="one"),
     Seen(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False, unit="one"),
     Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False, unit="one"),
     Seen(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False, unit="one"),
@@ -56,6 +70,7 @@ SEEN = (
     Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False, unit="one"),
     Seen(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False, unit="one"),
     Seen(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False, unit="one"),
+    Seen(_RESNET, 940, 9_400, 0.58, 0.53, 0.85, warm_up=False, unit="one"),
     Seen(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False, unit="one"),
     Seen(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
     Seen(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from dst_analyze.sweep.record import SweepConfig
+from dst_analyze.sweep.record import SweepConfig, Unit
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
@@ -13,8 +11,6 @@ DEFAULT_STEPS = 2_250
 FASTEST = 30
 """The largest clock that is chosen without being asked for."""
 PAPER_CLOCK = 1.0
-
-Unit = Literal["layer", "one"]
 
 
 def default_clock(family: str, steps: int) -> float:

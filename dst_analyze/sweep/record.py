@@ -61,6 +61,9 @@ _HINTS = {
     "seeds": "seeds are a count, such as 3",
 }
 
+Unit = Literal["layer", "one"]
+"""What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
+
 
 class SweepConfig(Json):
     """Everything that decides a sweep's numbers; a run folder is named by its hash."""
@@ -87,7 +90,7 @@ class SweepConfig(Json):
     weight_decay: float | None = Field(default=None, ge=0)
     threshold_clock: float | None = Field(default=None, gt=0)
     warm_up: int | None = Field(default=None, ge=0)
-    threshold_unit: Literal["layer", "one"] | None = None
+    threshold_unit: Unit | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     amp: bool = False
     include: tuple[str, ...] = ()
@@ -301,7 +304,7 @@ class Manifest(Json):
     warm_up: int = 0  # before these, for the weights of masked trials
     optimizer: str
     clock: float = 1.0
-    unit: Literal["layer", "one"] = "one"  # of thresholds
+    unit: Unit = "one"  # of thresholds
     device: str = "cpu"
     first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one
     forecast: tuple[Forecast, ...] = ()

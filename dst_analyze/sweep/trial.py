@@ -92,15 +92,18 @@ class Task:
 
     def initial(self, model: nn.Module) -> Magnitudes:
         """How large the weights of a model are that has not been trained yet."""
-        return Magnitudes({layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers})
+        return Magnitudes(self._weights(model))
 
     def counted(self, model: nn.Module) -> Magnitudes:
         """The same in the unit that thresholds are counted in."""
-        weights = {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
+        weights = self._weights(model)
         if self.recipe.unit == "one" or not weights:
             return Magnitudes(weights)
         units = units_of(lay_out(self.traced.layers, self.config.threshold), list(weights.values()))
         return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
+
+    def _weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        return {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
 
     def mask(self, model: nn.Module) -> MaskedModel:
         """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
