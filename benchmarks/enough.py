@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from short_sweep import LONG, SHUFFLED, SWEEPS, Order, Sweep, readings, sizes_of, tau
+from short_sweep import LONG, SHUFFLED, SWEEPS, Order, Sweep, long_run, readings, sizes_of, tau
 
 
 def parts(frame: pd.DataFrame, sweep: Sweep) -> Iterator[tuple[int, int, pd.DataFrame]]:
@@ -26,8 +26,7 @@ def parts(frame: pd.DataFrame, sweep: Sweep) -> Iterator[tuple[int, int, pd.Data
 
 
 def rows(sweep: Sweep, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
-    long = next(other for other in SWEEPS if (other.net, other.recipe) == (sweep.net, LONG))
-    frame, reference = readings(sweep, folder), readings(long, folder)
+    frame, reference = readings(sweep, folder), readings(long_run(sweep.net), folder)
     if frame is None or reference is None:
         return
     sizes = sizes_of(sweep.net, shared)

@@ -3,8 +3,8 @@
     python benchmarks/short_sweep.py --shared ../shared --readings readings --out short.jsonl [--net vgg]
     python benchmarks/short_sweep.py --readings readings --out short.jsonl --figure docs/short-sweeps.png
 
-The reference of a net is a sweep of full length with default options: masks from the start, thresholds on the weights'
-own clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
+The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
+clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
 length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
 read of each trial is kept under ``--readings``, so that all of this can be stopped at any time; ``--out`` is made anew
 from what is there. The references of `vgg` and of `wide_resnet` with seed 0 are the trials of benchmarks/paper/run.py.
@@ -154,6 +154,10 @@ LENGTHS = {
 FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
 
 
+def long_run(net: str) -> Sweep:
+    return next(sweep for sweep in SWEEPS if (sweep.net, sweep.recipe) == (net, LONG))
+
+
 def task_of(net: Net, shared: str, **options: Any) -> Task:
     """What its trials share."""
     plan = plan_sweep(
@@ -264,7 +268,7 @@ def left(frame: pd.DataFrame, sizes: pd.Series) -> float:
 
 def course(net: str, sizes: pd.Series, folder: Path) -> pd.Series:
     """Tau of the reference's ranking, had it ended at a step, to that of its end: how soon a long run knows."""
-    sweep = next(sweep for sweep in SWEEPS if (sweep.net, sweep.recipe) == (net, LONG))
+    sweep = long_run(net)
     frame = readings(sweep, folder)
     assert frame is not None
     end = Order.of(frame, sizes).found

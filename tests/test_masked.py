@@ -76,7 +76,7 @@ def test_gradients_are_the_papers(name: str, threshold: str) -> None:
     torch.testing.assert_close(loss_of(masked, x), loss_of(plain, x), rtol=1e-12, atol=1e-12)
     loss_of(masked, x).backward()
     loss_of(plain, x).backward()
-    gradients = masked.thresholds.grad.split([layer.stop - layer.start for layer in masked.layers])
+    gradients = masked.thresholds.grad.split([layer.count for layer in masked.layers])
     for layer, got in zip(masked.layers, gradients, strict=True):
         weight = masked.model.get_parameter(layer.aliases[0])
         w = weight.detach().view(layer.layout.view)

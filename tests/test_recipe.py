@@ -173,6 +173,7 @@ def test_a_fast_clock_has_a_speed_limit(threshold, unit):
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()
     optimizer.step()
     assert (masked.heights().abs() <= limit * 1.0001).all()
+    assert (masked.thresholds > 0).any()
     assert torch.isclose(masked.heights(), limit).any()
     rows = masked.layers[0]
     first = mlp()[0].weight.abs()

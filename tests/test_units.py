@@ -42,7 +42,7 @@ def test_units_are_in_proportion_to_magnitudes_and_one_on_average(scales):
     units = units_of(masked.layers, weights)
     for (one, first), (other, second) in itertools.combinations(zip(units, weights, strict=True), 2):
         assert torch.isclose(one / other, first.abs().mean() / second.abs().mean(), rtol=1e-4)
-    counts = torch.tensor([layer.stop - layer.start for layer in masked.layers])
+    counts = torch.tensor([layer.count for layer in masked.layers])
     assert torch.isclose((units * counts).sum() / counts.sum(), torch.tensor(1.0))
 
 
@@ -89,7 +89,7 @@ def test_an_unknown_unit():
 def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
     options = {"alphas": [1e-2, 1e-1], "steps": 30, "jobs": 1}
     records = {
-        unit: run_sweep(net(0.2, 5.0), (X, Y), **options, threshold_unit=unit, out=tmp_path / f"{unit}")
+        unit: run_sweep(net(0.2, 5.0), (X, Y), **options, threshold_unit=unit, out=tmp_path / unit)
         for unit in ("layer", "one")
     }
     default = run_sweep(net(0.2, 5.0), (X, Y), **options, out=tmp_path / "default")

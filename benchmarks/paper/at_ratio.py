@@ -99,9 +99,9 @@ class State:
 def counted(model: MaskedModel) -> float:
     """What remains as the authors' code counts it."""
     kept, total = 0.0, 0
-    for name, mask in model.masks().items():
+    for layer, (name, mask) in zip(model.layers, model.masks().items(), strict=True):
         total += mask.numel()
-        if name.startswith(("lstm.", "first.", "second.")):
+        if layer.recurrent:
             *gates, output = mask.chunk(4)
             kept += sum(gate.sum().item() for gate in gates)
             kept += (output * model.layer_weights()[name].detach().chunk(4)[-1]).sum().item()

@@ -1,7 +1,7 @@
 """The paper's LSTMs as the authors' published code trains them: a batch begins with the state the last one left.
 
-That code (commit 595c91e of junjieliu2910/DynamicSparseTraining, mnist_lstm) does not say so in the paper's terms, and
-`example:lstm-a` reads every image from a state of zeros. Here, as there: the state is zero at the start of an epoch and
+The paper does not say so, and `example:lstm-a` reads every image from a state of zeros. Here, as in that code (commit
+595c91e of junjieliu2910/DynamicSparseTraining, mnist_lstm): the state is zero at the start of an epoch and
 of the test, each later batch of images starts from the final state of the batch before, the states of the two layers
 being exchanged on the way (layer 1 gets the hidden units of both layers as its hidden and its cell state, layer 2 the
 cell states of both); biases start at zero, one for each gate; the classifier's weights start within 0.1.
@@ -9,16 +9,18 @@ cell states of both); biases start at zero, one for each gate; the classifier's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
+
+from dst_analyze.examples.lstm_a import example_inputs, optimizer
+
+__all__ = ["example_inputs", "lstm_a", "lstm_b", "optimizer"]
 
 BATCH = 100
 
 
 class CarriedLstm(nn.Module):
-    """Two LSTM layers over the rows of an image; returns scores and the state for the next batch, see `carry`."""
+    """Two LSTM layers over the rows of an image; returns scores and a state, which `at_ratio.State` keeps."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -46,11 +48,3 @@ def lstm_a() -> nn.Module:
 
 def lstm_b() -> nn.Module:
     return CarriedLstm(256)
-
-
-def example_inputs() -> torch.Tensor:
-    return torch.zeros(2, 1, 28, 28)
-
-
-def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=0.001)

@@ -31,8 +31,13 @@ class MaskedLayer:
     recurrent: bool
 
     @property
+    def count(self) -> int:
+        """How many thresholds it has."""
+        return math.prod(self.threshold_shape)
+
+    @property
     def stop(self) -> int:
-        return self.start + math.prod(self.threshold_shape)
+        return self.start + self.count
 
     def per_threshold(self, values: torch.Tensor) -> torch.Tensor:
         """Values in the weight's view as their mean over the row, or rows, that each threshold stands for."""
@@ -64,7 +69,7 @@ def units_of(layers: Sequence[MaskedLayer], weights: Sequence[torch.Tensor]) -> 
     So one is what they count in on average, and alphas mean about what they do without units. A layer of zeros has one.
     """
     means = torch.stack([weight.abs().mean().to(weights[0].device, torch.float32) for weight in weights])
-    counts = torch.tensor([layer.stop - layer.start for layer in layers], device=means.device)
+    counts = torch.tensor([layer.count for layer in layers], device=means.device)
     return (means * counts.sum() / (means * counts).sum()).masked_fill(means == 0, 1.0)
 
 

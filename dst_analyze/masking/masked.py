@@ -195,7 +195,7 @@ class MaskedModel(nn.Module):
         return compiled_kernels() or EAGER
 
     def _counted_in(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-        counts = torch.tensor([layer.stop - layer.start for layer in self.layers], device=weights[0].device)
+        counts = torch.tensor([layer.count for layer in self.layers], device=weights[0].device)
         return units_of(self.layers, weights).repeat_interleave(counts, output_size=self.layers[-1].stop)
 
     def _weights(self) -> list[torch.Tensor]:

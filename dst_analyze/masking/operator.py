@@ -69,7 +69,7 @@ class Masking:
             estimator,
             tuple(layer.layout.view for layer in layers),
             tuple(layer.threshold_shape for layer in layers),
-            tuple(layer.stop - layer.start for layer in layers),
+            tuple(layer.count for layer in layers),
         )
 
     def split(self, thresholds: torch.Tensor) -> list[torch.Tensor]:

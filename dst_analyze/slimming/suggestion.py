@@ -120,7 +120,6 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
         data_root=data_root or DEFAULT_ROOT,
         **config.options,
     )
-    steps = record.manifest.steps  # where the default was taken, that of its day
-    manifest = record.manifest
-    recipe = replace(plan.task.recipe, steps=steps, asked_warm_up=manifest.warm_up, asked_unit=manifest.unit)
-    return replace(plan.task, steps=steps, recipe=recipe)
+    made = record.manifest  # where defaults were taken, those of its day
+    recipe = replace(plan.task.recipe, steps=made.steps, asked_warm_up=made.warm_up, asked_unit=made.unit)
+    return replace(plan.task, steps=made.steps, recipe=recipe)

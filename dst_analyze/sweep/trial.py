@@ -97,7 +97,7 @@ class Task:
     def counted(self, model: nn.Module) -> Magnitudes:
         """The same in the unit that thresholds are counted in."""
         weights = self._weights(model)
-        if self.recipe.unit == "one" or not weights:
+        if self.recipe.unit == "one":
             return Magnitudes(weights)
         units = units_of(lay_out(self.traced.layers, self.config.threshold), list(weights.values()))
         return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
