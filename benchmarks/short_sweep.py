@@ -85,9 +85,10 @@ _LONG = {**_PLAIN, "threshold_clock": 1}
 _SMALL_BATCHES = {**_PLAIN, "batch_size": 16}
 _HIGH_RATE = {**_PLAIN, "lr": 0.15}
 SWEEPS = (
-    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), options=_LONG),
+    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG),
     Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
     Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
+    Sweep("vgg", SHUFFLED, 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "a tenth, one unit", 940, (1e-5, 5e-5, 1.5e-4), options=_ONE),
     Sweep("vgg", "a tenth, one unit, three seeds", 940, (1e-5, 5e-5, 1.5e-4), (0, 1, 2), options=_ONE),
     Sweep("vgg", "a quarter, one unit", 2350, (5e-6, 4e-5, 1.5e-4), options=_ONE),
@@ -99,6 +100,7 @@ SWEEPS = (
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG),
     Sweep("wide_resnet", "a tenth", 310, (2e-5, 9e-5, 3e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
+    Sweep("wide_resnet", SHUFFLED, 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "a tenth, one unit", 310, (3e-5, 1.5e-4, 4e-4), options=_ONE),
     Sweep("wide_resnet", "a quarter, one unit", 775, (2.2e-5, 1.5e-4, 4e-4), options=_ONE),
     Sweep("wide_resnet", "a quarter, one unit, two seeds", 775, (2.2e-5, 1.5e-4, 4e-4), (0, 1), options=_ONE),
@@ -111,6 +113,7 @@ SWEEPS = (
     Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG),
     Sweep("resnet", "a tenth", 940, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
+    Sweep("resnet", SHUFFLED, 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a tenth, one unit", 940, (7e-5, 3.5e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a quarter, one unit", 2350, (5e-5, 3e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a tenth, no warm-up", 940, (7e-5, 3.5e-4, 1e-3), options=_PLAIN),
@@ -122,7 +125,7 @@ SWEEPS = (
     Sweep("vit", "a tenth, one unit, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2), options=_ONE),
     Sweep("vit", "a quarter, one unit", 1175, (3e-4, 1e-3, 3e-3), options=_ONE),
     Sweep("vit", "a quarter, one unit, two seeds", 1175, (3e-4, 1e-3, 3e-3), (0, 1), options=_ONE),
-    Sweep("vit", SHUFFLED, 1175, (3e-4, 1e-3, 3e-3), options=_ONE),
+    Sweep("vit", SHUFFLED, 1175, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, no warm-up", 470, (3e-4, 1e-3, 3e-3), options=_PLAIN),
     Sweep("vit", "a tenth, no warm-up, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2), options=_PLAIN),
     Sweep("vit", "a quarter, no warm-up", 1175, (2e-4, 1e-3, 3e-3), options=_PLAIN),
@@ -133,6 +136,7 @@ SWEEPS = (
     Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
     Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
+    Sweep("demo", SHUFFLED, 750, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "a tenth, one unit", 300, (1e-4, 5e-4, 2e-3), options=_ONE),
     Sweep("demo", "a quarter, one unit", 750, (1e-4, 3e-4, 1e-3), options=_ONE),
     Sweep("demo", "a tenth, no warm-up", 300, (1e-4, 5e-4, 2e-3), options=_PLAIN),
@@ -142,7 +146,7 @@ SWEEPS = (
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "a tenth, one unit", 940, (1e-4, 4e-4, 1.2e-3), options=_ONE),
     Sweep("lenet_5", "a quarter, one unit", 2350, (8e-5, 3e-4, 8e-4), options=_ONE),
-    Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4), options=_ONE),
+    Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "a tenth, no warm-up", 940, (1e-4, 4e-4, 1.2e-3), options=_PLAIN),
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )

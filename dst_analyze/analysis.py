@@ -25,7 +25,7 @@ from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.suggestion import read_plan, verified, write_suggestion
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.events import Emit, nobody
-from dst_analyze.sweep.grid import EngineName, run_here, what_to_do
+from dst_analyze.sweep.grid import EngineName, engine_here, run_here, what_to_do
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSpec, Task
@@ -62,12 +62,26 @@ class Analysis:
         """The slim model, with the weights that are left of the one that was given, or ``fresh`` ones."""
         return slim_model(self.traced, plan, fresh=fresh, coupling=self.coupling)
 
-    def verify(self, plan: SlimPlan, *, seeds: int = 3, steps: int | None = None) -> Verification:
-        """The suggestion trained against the dense model and others of its size; kept in the run folder."""
+    def verify(
+        self,
+        plan: SlimPlan,
+        *,
+        seeds: int = 3,
+        steps: int | None = None,
+        jobs: int | None = None,
+        engine: EngineName = "local",
+        ray_address: str | None = None,
+        listener: Emit = nobody,
+    ) -> Verification:
+        """The suggestion trained against the dense model and others of its size; kept in the run folder.
+
+        ``jobs``, ``engine`` and ``ray_address`` as in `run_sweep`.
+        """
         task = self.task
         if steps is not None:
             task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
-        return verified(task, self.record, plan, seeds=seeds)
+        with engine_here(task, None, engine, jobs, ray_address) as workers:
+            return verified(task, self.record, plan, seeds, workers, listener)
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> Ways:
         """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""

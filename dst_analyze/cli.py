@@ -34,7 +34,9 @@ from dst_analyze.options import (
     sweep_options,
     training_options,
     trying_options,
+    worker_options,
 )
+from dst_analyze.sweep import processes
 from dst_analyze.usage import DEFAULT, PROGRAM, DefaultGroup, print_examples, print_version, usage_error
 
 INTERRUPTED = 130
@@ -58,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         return _failed(DstError(said, hint="run with --debug to see where this comes from"), args)
+    finally:
+        processes.cool_down()
 
 
 def _failed(error: DstError, args: Sequence[str]) -> int:
@@ -94,6 +98,7 @@ def commands() -> None:
 @sweep_options
 @training_options
 @machine_options
+@worker_options
 @slim_options
 @proof_options
 @output_options
@@ -126,85 +131,81 @@ def analyze(
     **options: Any,
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
-    from dst_analyze.sweep import processes
-
     if engine == "local" and not (dry_run or print_config):
         processes.warm_up()  # workers import torch while this process does
-    try:
-        from dst_analyze.configfile import WHERE, as_toml, keeping
+    from dst_analyze.configfile import WHERE, as_toml, keeping
 
-        if print_config:
-            click.echo(as_toml(ctx.command, ctx.params), nl=False)
-            return 0
-        from dst_analyze.baselines.values import methods_of
-        from dst_analyze.model.loading import parse_model_args
-        from dst_analyze.scalars import drawing
-        from dst_analyze.slimming.budget import check_asked
-        from dst_analyze.sweep.cost import estimate_of
-        from dst_analyze.sweep.dry_run import words
-        from dst_analyze.sweep.events import ReportWritten, all_of
-        from dst_analyze.sweep.fast import plan_fast
-        from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, what_to_do
-        from dst_analyze.sweep.plan import plan_sweep
-        from dst_analyze.terminal import console, visible
-        from dst_analyze.watch import JsonLines, watching
+    if print_config:
+        click.echo(as_toml(ctx.command, ctx.params), nl=False)
+        return 0
+    from dst_analyze.baselines.values import methods_of
+    from dst_analyze.model.loading import parse_model_args
+    from dst_analyze.scalars import drawing
+    from dst_analyze.slimming.budget import check_asked
+    from dst_analyze.sweep.cost import estimate_of
+    from dst_analyze.sweep.dry_run import words
+    from dst_analyze.sweep.events import Notice, ReportWritten, all_of, nobody
+    from dst_analyze.sweep.fast import plan_fast
+    from dst_analyze.sweep.grid import chosen_engine, jobs_of, run_plan, trials_of, what_to_do
+    from dst_analyze.sweep.plan import plan_sweep
+    from dst_analyze.terminal import console, visible
+    from dst_analyze.watch import JsonLines, Lines, watching
 
-        asked = slim_asked(options)
-        check_asked(asked)  # before hours of training, not after
-        methods = methods_of(baselines)
-        given = {name: value for name, value in options.items() if value is not None}
-        given["model_args"] = parse_model_args(model_args)
-        existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
-        with redirect_stdout(sys.stderr):  # what a user's file prints is no result
-            if fast_dev_run:
-                plan = plan_fast(model, out=out, options=given)
-                asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
-            else:
-                plan = plan_sweep(model, out=out, existing=existing, **given)
-            cost = estimate_of(plan, jobs_of(plan, jobs)) if dry_run else None
-        if cost is not None:
-            rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
-            click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
-            return 0
-        events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
-        with redirect_stdout(sys.stderr), ExitStack() as stack:
-            if tensorboard:
-                listeners.append(stack.enter_context(drawing()))
-            workers = stack.enter_context(chosen_engine(plan, engine, jobs, ray_address))
-            if as_json:
-                listeners.append(events)
-            elif not quiet:
-                listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-            foretell = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
-            record = run_plan(plan, all_of(*listeners), workers, foretell=foretell)
-        from dst_analyze.baselines.measure import add_baselines
-        from dst_analyze.slimming.suggestion import suggested_once, verified
-
-        with redirect_stdout(sys.stderr):
-            suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked or fresh), fresh=fresh)
-            proof = None
-            if verify and not isinstance(suggestion, DstError):
-                said = (lambda *_: None) if quiet or as_json else _say_score
-                proof = verified(plan.task, record, suggestion.plan, seeds=verify_seeds, listener=said)
-            if methods:
-                add_baselines(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say, failed=_say)
-        from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
-
-        page = write_report(record.folder)
-        if as_json:
-            if not isinstance(suggestion, DstError):
-                events(suggestion.event())
-            events(ReportWritten(str(page)))
+    asked = slim_asked(options)
+    check_asked(asked)  # before hours of training, not after
+    methods = methods_of(baselines)
+    given = {name: value for name, value in options.items() if value is not None}
+    given["model_args"] = parse_model_args(model_args)
+    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    with redirect_stdout(sys.stderr):  # what a user's file prints is no result
+        if fast_dev_run:
+            plan = plan_fast(model, out=out, options=given)
+            asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
         else:
-            from dst_analyze.outcome import show_outcome
-            from dst_analyze.ranking.source import rank_run
+            plan = plan_sweep(model, out=out, existing=existing, **given)
+        cost = estimate_of(plan, jobs_of(plan.task, jobs, trials_of(plan))) if dry_run else None
+    if cost is not None:
+        rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
+        click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+        return 0
+    events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
+    with redirect_stdout(sys.stderr), ExitStack() as stack:
+        if tensorboard:
+            listeners.append(stack.enter_context(drawing()))
+        hired = chosen_engine(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan))
+        workers = stack.enter_context(hired)
+        if as_json:
+            listeners.append(events)
+        elif not quiet:
+            listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
+        foretell = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
+        record = run_plan(plan, all_of(*listeners), workers, foretell=foretell)
+    from dst_analyze.baselines.measure import add_baselines
+    from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
+    from dst_analyze.slimming.suggestion import suggested_once, verified
 
-            show_outcome(console(), record, rank_run(record), suggestion, proof, page)
-        if open_page:
-            _open(page)
-        return 0 if record.complete else 1
-    finally:
-        processes.cool_down()
+    told = events if as_json else nobody if quiet else Lines(plan.manifest, console(stderr=True))
+    with redirect_stdout(sys.stderr):
+        suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked or fresh), fresh=fresh)
+        proof = None
+        if not isinstance(suggestion, DstError):
+            told(suggestion.event())
+            if verify:
+                told(Notice(f"the proof begins; the report so far: {write_report(record.folder)}"))
+                with chosen_engine(plan.task, plan.again, engine, jobs, ray_address) as workers:
+                    proof = verified(plan.task, record, suggestion.plan, verify_seeds, workers, told)
+        if methods:
+            add_baselines(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say, failed=_say)
+    page = write_report(record.folder)
+    told(ReportWritten(str(page)))
+    if not as_json:
+        from dst_analyze.outcome import show_outcome
+        from dst_analyze.ranking.source import rank_run
+
+        show_outcome(console(), record, rank_run(record), suggestion, proof, page)
+    if open_page:
+        _open(page)
+    return 0 if record.complete else 1
 
 
 def _open(page: Path) -> None:
@@ -254,24 +255,39 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
 @click.option(
     "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each model."
 )
+@worker_options
 @data_root_option
 @debug_option
-def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) -> None:
+def verify(
+    run_folder: Path,
+    seeds: int,
+    jobs: int | None,
+    engine: Literal["local", "ray"],
+    ray_address: str | None,
+    data_root: Path | None,
+    debug: bool,
+) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file.
 
     \b
     dst-analyze verify reports/mymodel-1a2b3c4d --seeds 5
     """
+    if engine == "local":
+        processes.warm_up()
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.suggestion import read_plan, task_of, verified
+    from dst_analyze.sweep.grid import chosen_engine
     from dst_analyze.sweep.reading import read_run
     from dst_analyze.terminal import console, show, verification_table
     from dst_analyze.text import wrapped
+    from dst_analyze.watch import Lines
 
     record, plan = read_run(run_folder), read_plan(run_folder)
     with redirect_stdout(sys.stderr):
         task = task_of(record, data_root=data_root)
-        found = verified(task, record, plan, seeds=seeds, listener=_say_score)
+        # None: a worker that planned the task by itself would take the defaults of today.
+        with chosen_engine(task, None, engine, jobs, ray_address) as workers:
+            found = verified(task, record, plan, seeds, workers, Lines(record.manifest, console(stderr=True)))
     write_report(run_folder)
     stdout = console()
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
@@ -279,11 +295,6 @@ def verify(run_folder: Path, seeds: int, data_root: Path | None, debug: bool) ->
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
-
-
-def _say_score(name: str, seed: int, score: float | None) -> None:
-    """One training of a proof has ended."""
-    _say(f"{name}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}")
 
 
 @commands.command()

@@ -171,17 +171,21 @@ training_options = section(
     choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed."),
 )
 
-machine_options = section(
+worker_options = section(
     "Machine",
-    choice("--device", "auto", "cpu", "cuda", "mps", text="Where to train."),
-    click.option("--amp", is_flag=True, help="Matmuls and convolutions in bfloat16."),
     click.option(
-        "--jobs", type=int, metavar="N", help="Trials at once, same results.  [default: by cores and model size]"
+        "--jobs", type=int, metavar="N", help="Trainings at once, same results.  [default: by cores and model size]"
     ),
     choice("--engine", "local", "ray", text="Train in processes of this machine, or in Ray tasks."),
     click.option(
         "--ray-address", metavar="HOST:PORT", help="A Ray cluster, or `auto`.  [default: a Ray of this machine alone]"
     ),
+)
+
+machine_options = section(
+    "Machine",
+    choice("--device", "auto", "cpu", "cuda", "mps", text="Where to train."),
+    click.option("--amp", is_flag=True, help="Matmuls and convolutions in bfloat16."),
 )
 
 slim_options = section(

@@ -89,7 +89,8 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
     unit = "accuracy %" if kind == "accuracy" else "loss"
-    names = [*facts["layer"], "all layers", f"{unit} (dense: {_score(record.dense.score, kind)})"]
+    dense = "dense, no warm-up" if record.manifest.warm_up else "dense"
+    names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
     heads = ["params", "MACs", *map(alpha_label, alphas)]
     table = _table("layer", heads, names, [*rows, model, scores], width, below=2)
     table.title = "weights that remain, in %, at each alpha"

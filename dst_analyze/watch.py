@@ -19,6 +19,7 @@ from dst_analyze.sweep.events import (
     Emit,
     Event,
     Notice,
+    ProofTrained,
     SweepExtended,
     SweepStarted,
     TimeForeseen,
@@ -124,6 +125,8 @@ class Lines:
                 return f"{trial.label} {status}: {reason}"
             case TrialRetried(trial=trial, reason=reason):
                 return f"{trial.label} starts again: {reason}"
+            case ProofTrained(contender=contender, seed=seed, score=score):
+                return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
                 return text
         return ""

@@ -63,7 +63,7 @@ def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
     assert re.search(r"^layer +params +MACs +1e-7 +1e-6 +1e-5$", done.stdout, re.MULTILINE)
     rows = dict(re.findall(r"^(conv\d|fc\d|all layers) .* (\d+\.\d)$", done.stdout, re.MULTILINE))
     assert list(rows) == ["conv1", "conv2", "conv3", "fc1", "fc2", "all layers"]
-    assert re.search(r"^accuracy % \(dense: \d+\.\d\) +\d", done.stdout, re.MULTILINE)
+    assert re.search(r"^accuracy % \(dense, no warm-up: \d+\.\d\) +\d", done.stdout, re.MULTILINE)
     assert max(map(len, done.stdout.split("run folder")[0].split("weights that remain")[1].splitlines())) <= 80
     folder = next((tmp_path / "reports").iterdir())
     assert re.fullmatch(r"demo-[0-9a-f]{8}", folder.name)

@@ -10,7 +10,8 @@ from test_folder import make_run
 from test_sweep import FILE, TRAIN, mlp
 from torch.utils.data import Dataset
 
-from dst_analyze.sweep.engine import Inline, failed
+from dst_analyze.sweep.engine import Inline
+from dst_analyze.sweep.errand import Trial
 from dst_analyze.sweep.events import (
     Notice,
     SweepStarted,
@@ -121,7 +122,7 @@ def test_workers_give_what_this_process_gives_and_say_when_they_cannot(tmp_path)
     heard = []
     record = run_sweep(mlp(), Unsendable(), out=tmp_path / "run", jobs=2, listener=heard.append, **options)
     assert record.complete
-    assert [event.text for event in heard if isinstance(event, Notice) and "one trial at a time" in event.text]
+    assert [event.text for event in heard if isinstance(event, Notice) and "one training at a time" in event.text]
 
 
 def test_data_that_cannot_travel_are_loaded_by_each_worker(tmp_path):
@@ -152,16 +153,16 @@ def test_threads_are_the_models_and_jobs_the_machines(monkeypatch):
     monkeypatch.setattr("dst_analyze.sweep.threads.cores", lambda: 64)
     monkeypatch.setattr("torch.get_num_threads", lambda: 64)
     assert [threads_per_trial(int(macs), 64) for macs in (1e4, 1e7, 1e9)] == [1, 3, 8]
-    assert default_jobs(8, trials=4, params=1000) == 4
-    assert default_jobs(8, trials=40, params=1000) == 8
-    assert default_jobs(1, trials=4, params=10**13) == 1
+    assert default_jobs(8, errands=4, params=1000) == 4
+    assert default_jobs(8, errands=40, params=1000) == 8
+    assert default_jobs(1, errands=4, params=10**13) == 1
     monkeypatch.setattr("dst_analyze.sweep.threads.cores", lambda: 2)
     assert threads_per_trial(int(1e9), 64) == 1
     assert cores() >= 1
 
 
 def test_a_failed_trial_has_an_empty_record():
-    output = failed(MASKED, "why", 1.0)
+    output = Trial(MASKED).failed("why", 1.0)
     assert output.result.status == "failed"
     assert list(output.readings.columns) == list(READING_COLUMNS)
     assert list(output.steps.columns) == list(STEP_COLUMNS)

@@ -1,4 +1,4 @@
-"""Widths under a budget, plans, and the proof of a plan."""
+"""Widths under a budget, and plans."""
 
 import itertools
 import json
@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_sweep import FILE, TEST, TRAIN
+from test_sweep import FILE
 from torch import nn
 
 from dst_analyze.cli import main
@@ -23,9 +23,7 @@ from dst_analyze.slimming.density import GroupEvidence, from_masks, from_ratios
 from dst_analyze.slimming.plan import cost_of, plan_widths, slim_model
 from dst_analyze.slimming.suggestion import task_of
 from dst_analyze.slimming.values import Entry, Limits, SlimPlan, Verification
-from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.plan import plan_sweep
 
 
 def net():
@@ -312,31 +310,6 @@ def test_the_verdict_is_plain():
     assert "Nothing can be said" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
     assert "not shown to be better" in said((0.9, None, None), (0.8, 0.7, 0.7)).verdict  # one pair says nothing
     assert ": 0 points above" in said((0.511, 0.405, 0.784), (0.541, 0.435, 0.724)).verdict  # no 1.9e-15
-
-
-def test_contenders_are_trained_alike_and_kept(tmp_path):
-    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    task = plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=40, out=tmp_path / "run").task
-    coupling = couple(task.traced)
-    plan = plan_widths(
-        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(round_to=8), asked={"params": 0.5}
-    )
-    heard = []
-    options = {"seeds": 2, "keep_in": tmp_path / "kept"}
-    found = verify_plan(task, plan, **options, listener=lambda *said: heard.append(said))
-    assert [e.name for e in found.entries] == ["dense", "slim", "uniform", "random"]
-    assert found.entry("slim").scores == found.entry("uniform").scores  # of one group there is one way to thin it
-    assert found.entry("slim").params == plan.new_params < found.entry("dense").params
-    assert found.entry("slim").memory < found.entry("dense").memory
-    assert all(score > 0.5 for e in found.entries for score in e.scores)
-    assert len(heard) == 8
-    marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
-    (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
-    assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
-    other = plan_widths(
-        task.traced, coupling, {"0": GroupEvidence.equal(48, 0.5)}, limits=Limits(round_to=8), asked={"params": 0.25}
-    )
-    assert verify_plan(task, other, **options).entry("slim").scores != found.entry("slim").scores
 
 
 def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inline):

@@ -17,15 +17,18 @@ import pytest
 import test_crashes
 from test_crashes import ENV, KILL, events_of, events_until, finish, gone, start, trials_of, write
 from test_folder import files_of
+from test_proof import plan_of, scores
 
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError, InputError, OptionError
+from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.events import Notice, TrialRetried, TrialStep
-from dst_analyze.sweep.grid import run_sweep
+from dst_analyze.sweep.grid import chosen_engine, run_sweep
 from dst_analyze.sweep.plan import plan_sweep
 
 ray = pytest.importorskip("ray")
 
+from dst_analyze.sweep.errand import Trial  # noqa: E402
 from dst_analyze.sweep.luggage import Luggage  # noqa: E402
 from dst_analyze.sweep.parcel import Parcel  # noqa: E402
 from dst_analyze.sweep.ray_worker import VERSIONS, pack, work  # noqa: E402
@@ -156,6 +159,16 @@ def test_a_killed_worker_is_tried_once_more_in_a_ray_that_is_there_already(tmp_p
     assert trials.items() <= whole.items()
 
 
+def test_a_cluster_proves_what_this_process_proves(tmp_path, monkeypatch, cluster, nodes):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    task = plan_sweep("m.py", out="run", **OPTIONS).task
+    plan = plan_of(task)
+    with chosen_engine(task, None, "ray", None, cluster.address) as workers:
+        there = verify_plan(task, plan, seeds=1, engine=workers)
+    assert scores(there) == scores(verify_plan(task, plan, seeds=1))
+
+
 def test_ctrl_c_ends_a_ray_of_this_machine(tmp_path):
     write(tmp_path, "time.sleep(0.05)")
     process = start(tmp_path, *ARGS, *RAY, "--jobs", "1")
@@ -186,8 +199,8 @@ import pickle, sys
 from pathlib import Path
 from dst_analyze.sweep.ray_worker import work
 
-*events, output = work(*pickle.loads(Path(sys.argv[1]).read_bytes()))
-print(len(events), output.result.model_dump_json(), sep=chr(10))
+*events, done = work(*pickle.loads(Path(sys.argv[1]).read_bytes()))
+print(len(events), done.output.result.model_dump_json(), sep=chr(10))
 """
 
 
@@ -198,7 +211,7 @@ def test_the_users_files_travel_to_machines_that_lack_them(tmp_path, monkeypatch
     (home / "sibling.py").write_text("def used():\n    pass\n")
     monkeypatch.chdir(home)
     task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
-    arguments = pack(Parcel(task)), Luggage.packed(), TrialKey(1e-3, 0), VERSIONS
+    arguments = pack(Parcel(task)), Luggage.packed(), Trial(TrialKey(1e-3, 0)), VERSIONS
     (tmp_path / "parcel").write_bytes(pickle.dumps(arguments, protocol=5))
     monkeypatch.chdir(tmp_path)
     shutil.rmtree(home)
@@ -214,7 +227,7 @@ def test_the_users_files_travel_to_machines_that_lack_them(tmp_path, monkeypatch
 
 def test_other_versions_on_a_node_are_refused():
     with pytest.raises(InputError, match="a node of the Ray cluster has torch"):
-        next(work((b"", []), Luggage("/", {}), TrialKey(None, 0), {**VERSIONS, "torch": "0"}))
+        next(work((b"", []), Luggage("/", {}), Trial(TrialKey(None, 0)), {**VERSIONS, "torch": "0"}))
 
 
 @pytest.fixture(scope="module")

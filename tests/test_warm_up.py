@@ -6,6 +6,7 @@ from torch import nn
 
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.sweep.engine import Inline, attempt
+from dst_analyze.sweep.errand import Trial
 from dst_analyze.sweep.events import TrialFinished
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.magnitudes import Magnitudes
@@ -44,10 +45,10 @@ class Watched(Inline):
     def __init__(self):
         self.waves = []
 
-    def run(self, task, keys, emit):
-        keys = list(keys)
-        self.waves.append((keys, set(task.warmed)))
-        yield from super().run(task, keys, emit)
+    def run(self, task, errands, emit):
+        errands = list(errands)
+        self.waves.append(([trial.key for trial in errands], set(task.warmed)))
+        yield from super().run(task, errands, emit)
 
 
 def test_the_dense_trial_comes_first_and_all_others_start_from_it(tmp_path):
@@ -65,7 +66,7 @@ def test_it_makes_no_difference_who_has_trained_the_weights(tmp_path, options):
     plan = plan_of(tmp_path, **options)
     shared = run_plan(plan)
     for trial in shared.trials:
-        alone = attempt(plan.task, trial.key, lambda event: None)  # with the sweep's number of threads
+        alone = attempt(plan.task, Trial(trial.key), lambda event: None)  # with the sweep's number of threads
         assert alone.result == trial
         if trial.alpha is not None:
             frame = shared.frame.query("alpha == @trial.alpha and seed == @trial.seed and control == @trial.control")

@@ -1,4 +1,4 @@
-"""Weights that a user has trained already, from a file, into a freshly built model."""
+"""Weights of a model: those a user has trained already, from a file, put into it, or new ones drawn."""
 
 from __future__ import annotations
 
@@ -72,3 +72,11 @@ def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, 
             one, other = (f"no such {what}" if shape is None else str(shape) for shape in shapes)
             return name, one, other
     return None
+
+
+def draw_anew(model: nn.Module) -> None:
+    """New weights for each module that can draw some (has ``reset_parameters``, as torch's do); others keep theirs."""
+    for module in model.modules():
+        reset = getattr(module, "reset_parameters", None)
+        if callable(reset):
+            reset()

@@ -68,12 +68,12 @@ class Flat(nn.Module):
 
 
 def fresh(contender: Contender, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
-    """A contender with untrained weights, drawn as the user's code draws them from the seed that is set.
+    """A contender with untrained weights, drawn from the seed that is set.
 
     Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
     their own initialisation would have: thinned models start on equal terms with the dense one.
     """
-    dense = source.build()
+    dense = source.untrained()
     if contender.plan is None:
         return dense
     built = slim(traced, contender.plan.removal, coupling=coupling, weights=dense)

@@ -13,7 +13,7 @@ import torch
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
-from dst_analyze.model.weights import first_difference
+from dst_analyze.model.weights import draw_anew, first_difference
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import COLLAPSED
 from dst_analyze.ranking.verdict import LABELS, NEEDED, NOT_MEASURED, UNCLEAR
@@ -309,10 +309,8 @@ def slim_model(
             hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
         )
     built = slim(traced, plan.removal, coupling=coupling)
-    for module in built.modules() if fresh else ():
-        reset = getattr(module, "reset_parameters", None)
-        if callable(reset):
-            reset()
+    if fresh:
+        draw_anew(built)
     return built
 
 

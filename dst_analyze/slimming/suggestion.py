@@ -18,8 +18,9 @@ from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.slimming.verify import Scored, verify_plan
-from dst_analyze.sweep.events import SuggestionWritten
+from dst_analyze.slimming.verify import verify_plan
+from dst_analyze.sweep.engine import Engine
+from dst_analyze.sweep.events import Emit, SuggestionWritten, nobody
 from dst_analyze.sweep.files import spreadsheet_safe, write_csv, write_text
 from dst_analyze.sweep.layout import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
 from dst_analyze.sweep.plan import plan_sweep
@@ -94,11 +95,17 @@ def read_plan(folder: Path) -> SlimPlan:
 
 
 def verified(
-    task: Task, record: SweepRecord, plan: SlimPlan, *, seeds: int, listener: Scored = lambda name, seed, score: None
+    task: Task,
+    record: SweepRecord,
+    plan: SlimPlan,
+    seeds: int,
+    engine: Engine | None = None,
+    listener: Emit = nobody,
 ) -> Verification:
     """The proof of a plan (see `verify_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
-    found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=folder / VERIFIED, listener=listener)
+    kept = folder / VERIFIED
+    found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
     write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
     return found
 

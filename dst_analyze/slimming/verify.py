@@ -6,27 +6,29 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from dst_analyze.errors import FolderError, OptionError
+from dst_analyze.errors import DstError, FolderError, OptionError
+from dst_analyze.model.graph import trace_graph
 from dst_analyze.slimming.contenders import Contender, contenders, fresh
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.timing import milliseconds
 from dst_analyze.slimming.values import Entry, SlimPlan, Verification
+from dst_analyze.sweep.engine import Engine, Inline
+from dst_analyze.sweep.events import Emit, Notice, ProofTrained, nobody
 from dst_analyze.sweep.files import write_bytes
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import Json, SweepRecord
 from dst_analyze.sweep.threads import torch_threads
 from dst_analyze.sweep.train import DivergedError, evaluate
 from dst_analyze.sweep.trial import Task, seeded, trained_model
-
-Scored = Callable[[str, int, float | None], None]
-"""Told of every training that has ended: contender, seed, score (None: it diverged)."""
 
 
 class _Scored(Json):
@@ -37,6 +39,44 @@ class _Scored(Json):
     score: float | None
 
 
+@dataclass(frozen=True)
+class Match:
+    """One training of one contender, for an engine to run. The coupling is not sent along: it is found anew there."""
+
+    contender: Contender
+    seed: int
+    coupling: Coupling | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.contender.name}, seed {self.seed}"
+
+    def run(self, task: Task, emit: Emit) -> Outcome:
+        traced = task.traced
+        if self.coupling is None:
+            traced = replace(traced, graph=trace_graph(traced.model, traced.inputs))
+        task, coupling = replace(task, traced=traced), self.coupling or couple(traced)
+        return Outcome(self, trained_score(task, coupling, self.contender, self.seed))
+
+    def failed(self, reason: str, seconds: float) -> Outcome:
+        return Outcome(self, None, reason)
+
+    def again(self, reason: str) -> Notice:
+        return Notice(f"{self.name} starts again: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Match, (self.contender, self.seed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a match ended: with a score, diverged (None), or not at all, for a ``reason``."""
+
+    match: Match
+    score: float | None
+    reason: str = ""
+
+
 def verify_plan(
     task: Task,
     plan: SlimPlan,
@@ -44,26 +84,41 @@ def verify_plan(
     record: SweepRecord | None = None,
     seeds: int = 3,
     keep_in: Path | None = None,
-    listener: Scored = lambda name, seed, score: None,
+    engine: Engine | None = None,
+    listener: Emit = nobody,
 ) -> Verification:
     """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare.
 
-    With ``keep_in`` every training that has ended is kept in that folder, and not repeated.
+    With ``keep_in`` every training that has ended is kept in that folder, and not repeated. They are run by an
+    ``engine``, as trials are, with the same results whatever it is: without one, one after the other in this process.
     """
     if seeds < 1:
         raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
     coupling = couple(task.traced)
     found = contenders(task.traced, coupling, record, plan)
-    scores: dict[str, list[float | None]] = {contender.name: [] for contender in found}
+    scores: dict[tuple[str, int], float | None] = {}
+
+    def count(match: Match, score: float | None) -> None:
+        scores[match.contender.name, match.seed] = score
+        listener(ProofTrained(match.contender.name, match.seed, score))
+
+    missing = []
+    for match in (Match(contender, seed, coupling) for seed in range(seeds) for contender in found):
+        if kept := _kept(keep_in, match, task.steps):
+            count(match, kept.score)
+        else:
+            missing.append(match)
+    with closing((engine or Inline()).run(task, missing, listener)) as outcomes:
+        for outcome in outcomes:
+            if outcome.reason:
+                raise DstError(
+                    f"the training of {outcome.match.name} failed: {outcome.reason}",
+                    hint="what has been trained is kept: the same command goes on from there" if keep_in else "",
+                )
+            if keep_in is not None:
+                _keep(keep_in, outcome.match, task.steps, outcome.score)
+            count(outcome.match, outcome.score)
     with torch_threads(task.threads):
-        for seed in range(seeds):
-            for contender in found:
-                kept = _kept(keep_in, contender, seed, task.steps)
-                score = kept.score if kept else trained_score(task, coupling, contender, seed)
-                if keep_in is not None and kept is None:
-                    _keep(keep_in, contender, seed, task.steps, score)
-                listener(contender.name, seed, score)
-                scores[contender.name].append(score)
         costs = dict(zip((c.name for c in found), _measured(task, coupling, found), strict=True))
     return Verification(
         score="accuracy" if task.accuracy else "loss",
@@ -77,7 +132,7 @@ def verify_plan(
                 macs=c.plan.new_macs if c.plan else plan.macs,
                 latency_ms=costs[c.name][0],
                 memory=costs[c.name][1],
-                scores=tuple(scores[c.name]),
+                scores=tuple(scores[c.name, seed] for seed in range(seeds)),
             )
             for c in found
         ),
@@ -127,8 +182,8 @@ def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
     return sum(saved.values()) + sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def _file(folder: Path, contender: Contender, seed: int) -> Path:
-    return folder / f"{contender.name},seed={seed}.json"
+def _file(folder: Path, match: Match) -> Path:
+    return folder / f"{match.contender.name},seed={match.seed}.json"
 
 
 def _digest(contender: Contender) -> str:
@@ -137,17 +192,17 @@ def _digest(contender: Contender) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _kept(folder: Path | None, contender: Contender, seed: int, steps: int) -> _Scored | None:
+def _kept(folder: Path | None, match: Match, steps: int) -> _Scored | None:
     if folder is None:
         return None
     try:
-        kept = read_json(_file(folder, contender, seed), _Scored)
+        kept = read_json(_file(folder, match), _Scored)
     except FolderError:
         return None
-    return kept if kept.plan == _digest(contender) and kept.steps == steps else None
+    return kept if kept.plan == _digest(match.contender) and kept.steps == steps else None
 
 
-def _keep(folder: Path, contender: Contender, seed: int, steps: int, score: float | None) -> None:
+def _keep(folder: Path, match: Match, steps: int, score: float | None) -> None:
     folder.mkdir(exist_ok=True)
-    scored = _Scored(plan=_digest(contender), steps=steps, score=score)
-    write_bytes(_file(folder, contender, seed), f"{scored.model_dump_json()}\n".encode())
+    scored = _Scored(plan=_digest(match.contender), steps=steps, score=score)
+    write_bytes(_file(folder, match), f"{scored.model_dump_json()}\n".encode())

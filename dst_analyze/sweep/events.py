@@ -116,6 +116,15 @@ class SuggestionWritten:
 
 
 @dataclass(frozen=True)
+class ProofTrained:
+    """A training of the suggestion, or of a model it is tried against, has ended; without a score it diverged."""
+
+    contender: str
+    seed: int
+    score: float | None
+
+
+@dataclass(frozen=True)
 class ReportWritten:
     report: str
 
@@ -132,6 +141,7 @@ Event = (
     | Notice
     | SweepFinished
     | SuggestionWritten
+    | ProofTrained
     | ReportWritten
 )
 Emit = Callable[[Event], None]

@@ -12,6 +12,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.sweep.cost import estimate_of
 from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
+from dst_analyze.sweep.errand import Trial
 from dst_analyze.sweep.events import (
     Emit,
     SweepExtended,
@@ -26,11 +27,11 @@ from dst_analyze.sweep.events import (
 from dst_analyze.sweep.folder import Existing, Head, open_run
 from dst_analyze.sweep.local import LocalWorkers
 from dst_analyze.sweep.outline import graph_of
-from dst_analyze.sweep.plan import Plan, plan_sweep
+from dst_analyze.sweep.plan import Plan, Request, plan_sweep
 from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, TrialOutput
-from dst_analyze.sweep.threads import default_jobs
-from dst_analyze.sweep.trial import ModelSpec
+from dst_analyze.sweep.threads import cores, default_jobs
+from dst_analyze.sweep.trial import ModelSpec, Task
 from dst_analyze.sweep.warm_up import Origin, next_wave, origin
 
 EngineName = Literal["local", "ray"]
@@ -80,12 +81,9 @@ def run_here(
     from dst_analyze.watch import progress_shown
 
     with progress_shown(plan.manifest, progress) as bars:
-        both = all_of(bars, listener)
         foretell = engine == "local" and bars is not nobody
-        if engine == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-            return run_plan(plan, both, foretell=foretell)
-        with chosen_engine(plan, engine, jobs, ray_address) as workers:
-            return run_plan(plan, both, workers, foretell=foretell)
+        with engine_here(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan)) as workers:
+            return run_plan(plan, all_of(bars, listener), workers, foretell=foretell)
 
 
 def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, foretell: bool = False) -> SweepRecord:
@@ -106,7 +104,7 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, f
             emit(_foreseen(plan, engine.jobs, len(seen.results)))
         warmed: dict[Origin, bytes] = {}
         while seen.missing:
-            wave = next_wave(seen.missing, warmed, task.warms)
+            wave = map(Trial, next_wave(seen.missing, warmed, task.warms))
             with closing(engine.run(replace(task, warmed=warmed), wave, emit)) as outputs:
                 for output in outputs:
                     if output.warmed is not None:
@@ -128,13 +126,41 @@ def _foreseen(plan: Plan, jobs: int, done: int) -> TimeForeseen:
 
 
 @contextmanager
-def chosen_engine(plan: Plan, name: EngineName, jobs: int | None, ray_address: str | None = None) -> Iterator[Engine]:
-    """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's."""
-    task, pays = plan.task, jobs_of(plan, jobs)
+def engine_here(
+    task: Task,
+    again: Request | None,
+    name: EngineName,
+    jobs: int | None,
+    ray_address: str | None,
+    errands: int | None = None,
+) -> Iterator[Engine]:
+    """For a program that calls us: its own process, unless it asks for several jobs or for Ray."""
+    if name == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
+        yield Inline()
+        return
+    with chosen_engine(task, again, name, jobs, ray_address, errands) as workers:
+        yield workers
+
+
+@contextmanager
+def chosen_engine(
+    task: Task,
+    again: Request | None,
+    name: EngineName,
+    jobs: int | None,
+    ray_address: str | None,
+    errands: int | None = None,
+) -> Iterator[Engine]:
+    """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's.
+
+    ``errands`` is how many there are, None if more than cores; ``again`` is how a worker plans the task itself if it
+    cannot be sent.
+    """
+    pays = jobs_of(task, jobs, errands)
     if name == "local":
         if ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
-        yield LocalWorkers(pays, plan.again)
+        yield LocalWorkers(pays, again)
         return
     try:
         from dst_analyze.sweep import ray_engine
@@ -143,15 +169,19 @@ def chosen_engine(plan: Plan, name: EngineName, jobs: int | None, ray_address: s
             raise
         raise OptionError("Ray is not installed", place="--engine ray", hint="pip install 'dst-analyze[ray]'") from None
     with ray_engine.connected(ray_address, pays * task.threads):
-        yield ray_engine.RayTasks(task, jobs, plan.again)
+        yield ray_engine.RayTasks(task, jobs, again)
 
 
-def jobs_of(plan: Plan, jobs: int | None) -> int:
-    """How many trials run at once: as many as asked for, else as many as pay."""
+def jobs_of(task: Task, jobs: int | None, errands: int | None) -> int:
+    """How many errands run at once: as many as asked for, else as many as pay."""
     if jobs is not None:
         return check_jobs(jobs)
-    trials = len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
-    return default_jobs(plan.task.threads, trials, plan.task.traced.params)
+    return default_jobs(task.threads, cores() if errands is None else errands, task.traced.params)
+
+
+def trials_of(plan: Plan) -> int:
+    """How many there are, as far as it is known before the first has ended."""
+    return len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
 
 
 def check_jobs(jobs: int) -> int:

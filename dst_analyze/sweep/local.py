@@ -1,4 +1,4 @@
-"""Trials in processes of this machine, several at once: each trial in a fresh one, so that none can touch another."""
+"""Trials in processes of this machine, several at once: each in a fresh one, so that none can touch another."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send tensors as shared memory
 
-from dst_analyze.sweep.engine import failed, run_crew
-from dst_analyze.sweep.events import Emit, TrialRetried
+from dst_analyze.sweep.engine import run_crew
+from dst_analyze.sweep.errand import Done, Errand, Output
+from dst_analyze.sweep.events import Emit
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.processes import context, ctrl_c_later, warm_up
-from dst_analyze.sweep.record import TrialKey, TrialOutput
 from dst_analyze.sweep.trial import Task
 from dst_analyze.sweep.worker import work
 
@@ -32,8 +32,8 @@ class LocalWorkers:
     def __init__(self, jobs: int, again: Request | None = None) -> None:
         self.jobs, self.again = jobs, again
 
-    def run(self, task: Task, keys: Iterable[TrialKey], emit: Emit) -> Generator[TrialOutput, None, None]:
-        crew = _Crew(task, keys, self.again, emit)
+    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
+        crew = _Crew(task, errands, self.again, emit)
         if crew.waiting:
             warm_up()
         yield from run_crew(crew, self.jobs, task, emit)
@@ -41,9 +41,9 @@ class LocalWorkers:
 
 @dataclass
 class _Worker:
-    """A process at work on a trial."""
+    """A process at work."""
 
-    key: TrialKey
+    errand: Errand[Any]
     process: BaseProcess
     pipe: Connection
     started: float
@@ -57,29 +57,29 @@ class _Worker:
 
 
 class _Crew:
-    """The workers of one sweep: who waits, who runs, and what to do about those that die."""
+    """The workers of one task: who waits, who runs, and what to do about those that die."""
 
-    def __init__(self, task: Task, keys: Iterable[TrialKey], again: Request | None, emit: Emit) -> None:
+    def __init__(self, task: Task, errands: Iterable[Errand[Any]], again: Request | None, emit: Emit) -> None:
         self.emit = emit
-        self.waiting, self.running = deque(keys), list[_Worker]()
+        self.waiting, self.running = deque(errands), list[_Worker]()
         # A model and data that were asked for by name are nobody else's.
         self.shipment = Shipment(own(task) if again is None else task, again, emit)
-        self.killed: Counter[TrialKey] = Counter()
+        self.killed: Counter[str] = Counter()
 
     @property
     def sendable(self) -> bool:
         return self.shipment.parcel is not None
 
     def start(self) -> None:
-        """Send the next trial to a new worker."""
-        key = self.waiting[0]
+        """Send the next errand to a new worker."""
+        errand = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
         # No daemon: a user's DataLoader may have workers of its own.
-        process = context().Process(target=work, args=(self.shipment.parcel, key, theirs), daemon=False)  # type: ignore[attr-defined]
+        process = context().Process(target=work, args=(self.shipment.parcel, errand, theirs), daemon=False)  # type: ignore[attr-defined]
         try:
             with ctrl_c_later():
                 process.start()
-                self.running.append(_Worker(key, process, ours, time.perf_counter()))
+                self.running.append(_Worker(errand, process, ours, time.perf_counter()))
         except UNSENDABLE as error:
             ours.close()
             self.shipment.lighten(f"{type(error).__name__}: {error}")
@@ -93,13 +93,13 @@ class _Crew:
         said = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
         return [worker for worker in self.running if said & {worker.pipe, worker.process.sentinel}]
 
-    def hear(self, worker: _Worker) -> TrialOutput | None:
+    def hear(self, worker: _Worker) -> Done | None:
         """Pass on a worker's events; its output once it is there, or if it never will be."""
         try:
             while worker.pipe.poll():
                 said: Any = worker.pipe.recv()
                 worker.heard = True
-                if isinstance(said, TrialOutput):
+                if isinstance(said, Done):
                     self._leave(worker)
                     return said
                 self.emit(said)
@@ -121,17 +121,17 @@ class _Crew:
         worker.process.join()
         worker.pipe.close()
 
-    def _died(self, worker: _Worker) -> TrialOutput | None:
-        reason = worker.epitaph()
+    def _died(self, worker: _Worker) -> Done | None:
+        errand, reason = worker.errand, worker.epitaph()
         if (worker.process.exitcode or 0) < 0:
-            self.killed[worker.key] += 1
-            if self.killed[worker.key] < ATTEMPTS:
-                self.emit(TrialRetried(worker.key, reason))
-                self.waiting.appendleft(worker.key)
+            self.killed[errand.name] += 1
+            if self.killed[errand.name] < ATTEMPTS:
+                self.emit(errand.again(reason))
+                self.waiting.appendleft(errand)
                 return None
             reason += f", {ATTEMPTS} times"
         elif not worker.heard and self.shipment.can_be_lighter:
             self.shipment.lighten("a worker could not read them")
-            self.waiting.appendleft(worker.key)
+            self.waiting.appendleft(errand)
             return None
-        return failed(worker.key, reason, time.perf_counter() - worker.started)
+        return Done(errand.failed(reason, time.perf_counter() - worker.started))

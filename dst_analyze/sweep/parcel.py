@@ -90,7 +90,7 @@ class Shipment:
         else:
             self.parcel = None
             self.emit(
-                Notice(f"the model or its data cannot be sent to workers ({why}): one trial at a time, right here")
+                Notice(f"the model or its data cannot be sent to workers ({why}): one training at a time, right here")
             )
 
 

@@ -24,14 +24,14 @@ from ray.exceptions import (
 
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.model.failures import headline
-from dst_analyze.sweep.engine import failed, run_crew
-from dst_analyze.sweep.events import Emit, Notice, TrialRetried
+from dst_analyze.sweep.engine import run_crew
+from dst_analyze.sweep.errand import Done, Errand, Output
+from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.local import ATTEMPTS
 from dst_analyze.sweep.luggage import Luggage
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.ray_worker import VERSIONS, Unreadable, pack, work
-from dst_analyze.sweep.record import TrialKey, TrialOutput
 from dst_analyze.sweep.trial import Task
 
 NODES = 4  # a trial is tried on so many nodes that are lost: on machines that are cheap because they vanish, it happens
@@ -150,7 +150,7 @@ def _nodes() -> list[dict[str, float]]:
 
 
 class RayTasks:
-    """A Ray task for each trial, for a process that is `connected`; with ``jobs``, so many at once."""
+    """A Ray task for each errand, for a process that is `connected`; with ``jobs``, so many at once."""
 
     def __init__(self, task: Task, jobs: int | None, again: Request | None) -> None:
         self.needs, self.limit, self.again = Needs.of(task), jobs, again
@@ -160,29 +160,29 @@ class RayTasks:
         fitting = self.needs.fitting()
         return min(fitting, self.limit or fitting)
 
-    def run(self, task: Task, keys: Iterable[TrialKey], emit: Emit) -> Generator[TrialOutput, None, None]:
-        crew = _Crew(Shipment(task, self.again, emit), self.needs, deque(keys), emit)
+    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
+        crew = _Crew(Shipment(task, self.again, emit), self.needs, deque(errands), emit)
         # Without a limit all are handed to Ray at once: nodes that join later find work.
         yield from run_crew(crew, self.limit or 1 << 30, task, emit)
 
 
 @dataclass
-class _Trial:
-    """A trial handed to Ray."""
+class _Worker:
+    """An errand handed to Ray."""
 
-    key: TrialKey
-    messages: Any  # a ray.ObjectRefGenerator: the trial's events, then its output
+    errand: Errand[Any]
+    messages: Any  # a ray.ObjectRefGenerator: events, then the output
     parcel: object  # what it was sent
     started: float
 
 
 class _Crew:
-    """The Ray tasks of one sweep: who waits, who runs, and what to do about those that are lost."""
+    """The Ray tasks of one task of ours: who waits, who runs, and what to do about those that are lost."""
 
-    def __init__(self, shipment: Shipment, needs: Needs, waiting: deque[TrialKey], emit: Emit) -> None:
+    def __init__(self, shipment: Shipment, needs: Needs, waiting: deque[Errand[Any]], emit: Emit) -> None:
         self.shipment, self.needs, self.waiting, self.emit = shipment, needs, waiting, emit
-        self.running: dict[Any, _Trial] = {}
-        self.lost: Counter[tuple[TrialKey, bool]] = Counter()
+        self.running: dict[Any, _Worker] = {}
+        self.lost: Counter[tuple[str, bool]] = Counter()
         self.alone_since: float | None = None
         self.luggage = ray.put(Luggage.packed())
         # A fresh process for each trial, as with local workers; and no retries but ours, which are told.
@@ -204,12 +204,12 @@ class _Crew:
         return self.load is not None
 
     def start(self) -> None:
-        key = self.waiting.popleft()
-        messages = self.remote.remote(self.load, self.luggage, key, VERSIONS)
-        self.running[messages] = _Trial(key, messages, self.shipment.parcel, time.perf_counter())
+        errand = self.waiting.popleft()
+        messages = self.remote.remote(self.load, self.luggage, errand, VERSIONS)
+        self.running[messages] = _Worker(errand, messages, self.shipment.parcel, time.perf_counter())
 
-    def ready(self) -> list[_Trial]:
-        """Wait a moment for trials that have something to say, or are lost."""
+    def ready(self) -> list[_Worker]:
+        """Wait a moment for workers that have something to say, or are lost."""
         if not self.running:
             return []
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=_POLL)
@@ -217,22 +217,22 @@ class _Crew:
             self._check_nodes()
         return [self.running[messages] for messages in ready]
 
-    def hear(self, trial: _Trial) -> TrialOutput | None:
-        """Pass on a trial's next event; its output once it is there, or if it never will be."""
+    def hear(self, worker: _Worker) -> Done | None:
+        """Pass on a worker's next event; its output once it is there, or if it never will be."""
         try:
-            said = ray.get(next(trial.messages))
+            said = ray.get(next(worker.messages))
         except tuple(_LOST) as error:
-            del self.running[trial.messages]
-            return self._lost(trial, error)
+            del self.running[worker.messages]
+            return self._lost(worker, error)
         except RayTaskError as error:
-            del self.running[trial.messages]
+            del self.running[worker.messages]
             raise _unable(error) from error
-        if isinstance(said, TrialOutput):
-            del self.running[trial.messages]
+        if isinstance(said, Done):
+            del self.running[worker.messages]
             return said
         if isinstance(said, Unreadable):
-            del self.running[trial.messages]
-            return self._unread(trial, said.why)
+            del self.running[worker.messages]
+            return self._unread(worker, said.why)
         self.emit(said)
         return None
 
@@ -241,25 +241,26 @@ class _Crew:
             ray.cancel(messages, force=True)
         self.running.clear()
 
-    def _lost(self, trial: _Trial, error: RayError) -> TrialOutput | None:
-        blameless = isinstance(error, _BLAMELESS)
+    def _lost(self, worker: _Worker, error: RayError) -> Done | None:
+        errand, blameless = worker.errand, isinstance(error, _BLAMELESS)
         reason = next(words for kind, words in _LOST.items() if isinstance(error, kind))
-        self.lost[trial.key, blameless] += 1
-        times = self.lost[trial.key, blameless]
+        self.lost[errand.name, blameless] += 1
+        times = self.lost[errand.name, blameless]
         if times < (NODES if blameless else ATTEMPTS):
-            self.emit(TrialRetried(trial.key, reason))
-            self.waiting.appendleft(trial.key)
+            self.emit(errand.again(reason))
+            self.waiting.appendleft(errand)
             return None
-        return failed(trial.key, f"{reason}, {times} times", time.perf_counter() - trial.started)
+        return Done(errand.failed(f"{reason}, {times} times", time.perf_counter() - worker.started))
 
-    def _unread(self, trial: _Trial, why: str) -> TrialOutput | None:
+    def _unread(self, worker: _Worker, why: str) -> Done | None:
         """Send less, unless that has happened since."""
-        if trial.parcel is self.shipment.parcel and not self.shipment.can_be_lighter:
-            return failed(trial.key, f"a worker could not read the task: {why}", time.perf_counter() - trial.started)
-        if trial.parcel is self.shipment.parcel:
+        if worker.parcel is self.shipment.parcel and not self.shipment.can_be_lighter:
+            taken = time.perf_counter() - worker.started
+            return Done(worker.errand.failed(f"a worker could not read the task: {why}", taken))
+        if worker.parcel is self.shipment.parcel:
             self.shipment.lighten(f"a worker could not read them: {why}")
             self.load = self._loaded()
-        self.waiting.appendleft(trial.key)
+        self.waiting.appendleft(worker.errand)
         return None
 
     def _check_nodes(self) -> None:

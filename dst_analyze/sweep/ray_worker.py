@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: one trial, its events and then its output, one after the other."""
+"""What runs in a Ray worker: one errand, its events and then its output, one after the other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torch.utils._pytree import tree_map
 from dst_analyze.errors import InputError
 from dst_analyze.model.failures import headline
 from dst_analyze.sweep.data import TensorBatches
-from dst_analyze.sweep.engine import attempt, failed
+from dst_analyze.sweep.engine import attempt
+from dst_analyze.sweep.errand import Done, Errand
 from dst_analyze.sweep.events import Event
 from dst_analyze.sweep.luggage import Luggage
 from dst_analyze.sweep.parcel import Parcel, Rebuilt
-from dst_analyze.sweep.record import TrialKey, TrialOutput
 from dst_analyze.version import __version__
 
 VERSIONS = {"dst-analyze": __version__, "torch": torch.__version__}
@@ -71,9 +71,9 @@ def _as_tensor(array: Any) -> torch.Tensor:
 
 
 def work(
-    parcel: tuple[bytes, Sequence[Any]], luggage: Luggage, key: TrialKey, versions: dict[str, str]
-) -> Generator[Event | TrialOutput | Unreadable, None, None]:
-    """Run one trial. It runs in a thread of its own, so that its events can leave while it goes on."""
+    parcel: tuple[bytes, Sequence[Any]], luggage: Luggage, errand: Errand[Any], versions: dict[str, str]
+) -> Generator[Event | Done | Unreadable, None, None]:
+    """Run one errand. It runs in a thread of its own, so that its events can leave while it goes on."""
     if versions != VERSIONS:
         wrong, wanted = next((name, value) for name, value in versions.items() if VERSIONS[name] != value)
         raise InputError(
@@ -81,23 +81,23 @@ def work(
             place=f"node {platform.node()}",
             hint="results would depend on where a trial runs: install the same version on all of them",
         )
-    said: queue.SimpleQueue[Event | TrialOutput | Unreadable] = queue.SimpleQueue()
+    said: queue.SimpleQueue[Event | Done | Unreadable] = queue.SimpleQueue()
 
-    def trial() -> None:
+    def run() -> None:
         try:
             try:
                 task = pickle.loads(parcel[0], buffers=parcel[1])
             except Exception as error:
                 said.put(Unreadable(headline(error)))
                 return
-            said.put(attempt(task, key, said.put))
+            said.put(Done(attempt(task, errand, said.put)))
         except BaseException as error:  # such as SystemExit, which would end this thread only
-            said.put(failed(key, headline(error), 0.0))
+            said.put(Done(errand.failed(headline(error), 0.0)))
 
     with luggage.unpacked():
-        threading.Thread(target=trial, daemon=True).start()
+        threading.Thread(target=run, daemon=True).start()
         while True:
             message = said.get()
             yield message
-            if isinstance(message, TrialOutput | Unreadable):
+            if isinstance(message, Done | Unreadable):
                 return

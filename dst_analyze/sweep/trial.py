@@ -22,7 +22,7 @@ from dst_analyze.model.copying import copied
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
-from dst_analyze.model.weights import Weights, put_weights
+from dst_analyze.model.weights import Weights, draw_anew, put_weights
 from dst_analyze.sweep.data import Batches
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, TrialStep
@@ -59,6 +59,14 @@ class ModelSource:
 
     def build(self) -> nn.Module:
         return self.load().model
+
+    def untrained(self) -> nn.Module:
+        """A model of its own with weights drawn from the seed that is set: by its code, or, where it is an object that
+        has been built (and perhaps trained) before, by each module that can."""
+        model = copied(replace(self, weights=None).build())
+        if isinstance(self.spec, nn.Module):
+            draw_anew(model)
+        return model
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one trial, its events and its output sent back through a pipe."""
+"""What runs in a worker process: one errand, its events and its output sent back through a pipe."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import signal
 import threading
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from dst_analyze.sweep.engine import attempt
-from dst_analyze.sweep.record import TrialKey
+from dst_analyze.sweep.errand import Done, Errand
 from dst_analyze.sweep.trial import Task
 
 
-def work(task: Task, key: TrialKey, pipe: Connection) -> None:
-    """Run one trial and end; the task was sent as a `Parcel` and has unpacked itself."""
+def work(task: Task, errand: Errand[Any], pipe: Connection) -> None:
+    """Run one errand and end; the task was sent as a `Parcel` and has unpacked itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     os.dup2(2, 1)  # what a user's model prints is no result
     threading.Thread(target=_follow_parent, daemon=True).start()
-    pipe.send(attempt(task, key, pipe.send))
+    pipe.send(Done(attempt(task, errand, pipe.send)))
     pipe.close()
 
 
