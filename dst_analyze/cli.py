@@ -142,6 +142,7 @@ def analyze(
     from dst_analyze.model.loading import parse_model_args
     from dst_analyze.scalars import drawing
     from dst_analyze.slimming.budget import check_asked
+    from dst_analyze.slimming.values import CONTENDERS
     from dst_analyze.sweep.cost import estimate_of
     from dst_analyze.sweep.dry_run import words
     from dst_analyze.sweep.events import Notice, ReportWritten, all_of, nobody
@@ -165,7 +166,8 @@ def analyze(
             plan = plan_sweep(model, out=out, existing=existing, **given)
         cost = estimate_of(plan, jobs_of(plan.task, jobs, trials_of(plan))) if dry_run else None
     if cost is not None:
-        rows = [f"{name:<12}{visible(text)}" for name, text in words(plan, cost)]
+        described = words(plan, cost, verify_seeds * len(CONTENDERS) if verify else 0)
+        rows = [f"{name:<12}{visible(text)}" for name, text in described]
         click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
         return 0
     events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
@@ -191,7 +193,7 @@ def analyze(
         if not isinstance(suggestion, DstError):
             told(suggestion.event())
             if verify:
-                told(Notice(f"the proof begins; the report so far: {write_report(record.folder)}"))
+                told(Notice(f"the report so far: {write_report(record.folder)}"))
                 with chosen_engine(plan.task, plan.again, engine, jobs, ray_address) as workers:
                     proof = verified(plan.task, record, suggestion.plan, verify_seeds, workers, told)
         if methods:

@@ -19,6 +19,7 @@ from dst_analyze.sweep.events import (
     Emit,
     Event,
     Notice,
+    ProofStarted,
     ProofTrained,
     SweepExtended,
     SweepStarted,
@@ -107,9 +108,8 @@ class Lines:
     def line(self, event: Event) -> str:
         match event:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
-                there = f", {done} of them there already" if done else ""
-                at_once = ": the run is complete" if done == trials else f", {jobs} at once" if jobs > 1 else ""
-                return f"{trials} trials of {steps} steps{there}{at_once}"
+                at_once = ": the run is complete" if done == trials else _at_once(jobs)
+                return f"{trials} trials of {steps} steps{_there(done)}{at_once}"
             case TimeForeseen(seconds=seconds, at_most=at_most):
                 most = (
                     f", {duration(at_most)} if the search for alphas takes all its tries" if at_most > seconds else ""
@@ -125,11 +125,22 @@ class Lines:
                 return f"{trial.label} {status}: {reason}"
             case TrialRetried(trial=trial, reason=reason):
                 return f"{trial.label} starts again: {reason}"
+            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
+                at_once = "" if done == trainings else _at_once(jobs)
+                return f"the proof: {trainings} trainings of {steps} steps{_there(done)}{at_once}"
             case ProofTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
                 return text
         return ""
+
+
+def _there(done: int) -> str:
+    return f", {done} of them there already" if done else ""
+
+
+def _at_once(jobs: int) -> str:
+    return f", {jobs} at once" if jobs > 1 else ""
 
 
 class Bars:

@@ -17,9 +17,9 @@ from dst_analyze.errors import DstError
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence
 from dst_analyze.slimming.plan import plan_widths
-from dst_analyze.slimming.values import Limits
+from dst_analyze.slimming.values import CONTENDERS, Limits
 from dst_analyze.slimming.verify import verify_plan
-from dst_analyze.sweep.events import Notice, ProofTrained
+from dst_analyze.sweep.events import Notice, ProofStarted, ProofTrained
 from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.local import LocalWorkers
 from dst_analyze.sweep.plan import plan_sweep
@@ -50,8 +50,9 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     assert found.entry("slim").params == plan.new_params < found.entry("dense").params
     assert found.entry("slim").memory < found.entry("dense").memory
     assert all(score > 0.5 for e in found.entries for score in e.scores)
-    assert heard[0] == ProofTrained("dense", 0, found.entry("dense").scores[0])
-    assert len(heard) == 8
+    assert heard[0] == ProofStarted(trainings=8, done=0, steps=120, jobs=1)
+    assert heard[1] == ProofTrained("dense", 0, found.entry("dense").scores[0])
+    assert len(heard) == 9
     marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
     assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
@@ -129,7 +130,8 @@ def test_a_notebook_proves_with_several_jobs(tmp_path):
     analysis = Analysis(plan_sweep(model, (TRAIN, TEST), existing="resume", **options).task, record)
     heard, plan = [], analysis.slim(include_unclear=True)
     found = analysis.verify(plan, seeds=1, jobs=2, listener=heard.append)
-    assert {event.contender for event in heard} == {entry.name for entry in found.entries}
+    assert heard.pop(0) == ProofStarted(trainings=5, done=0, steps=40, jobs=2)
+    assert {event.contender for event in heard} == set(CONTENDERS) == {entry.name for entry in found.entries}
     assert scores(analysis.verify(plan, seeds=1)) == scores(found)  # as kept
 
 
@@ -140,6 +142,7 @@ def test_the_command_line_tells_of_the_proof_and_writes_a_report_before(tmp_path
     assert main(["m.py", *options, "--verify", "--verify-seeds", "1", "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     told = [event["event"] for event in events if event["event"] not in ("trial_step", "trial_started")]
-    assert told[-9:] == ["sweep_finished", "suggestion_written", "notice", *["proof_trained"] * 5, "report_written"]
+    proof = ["proof_started", *["proof_trained"] * 5]
+    assert told[-10:] == ["sweep_finished", "suggestion_written", "notice", *proof, "report_written"]
     assert "run/report.html" in next(event["text"] for event in events if event["event"] == "notice")
     assert [event["contender"] for event in events if event["event"] == "proof_trained"][:2] == ["dense", "slim"]

@@ -15,7 +15,7 @@ from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import null_evidence, plan_widths
-from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan
+from dst_analyze.slimming.values import DENSE, FAN_IN, RANDOM, SLIM, UNIFORM, SlimPlan
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSource
 
@@ -46,12 +46,12 @@ def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | No
     found = [
         Contender(DENSE, "the model as it is", None),
         Contender(SLIM, "the suggestion", plan),
-        Contender("uniform", "every group thinned alike", of(equal)),
-        Contender("random", "groups thinned at random", of(chance)),
+        Contender(UNIFORM, "every group thinned alike", of(equal)),
+        Contender(RANDOM, "groups thinned at random", of(chance)),
     ]
     if record is not None:
         found.append(
-            Contender("fan-in", "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
+            Contender(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
         )
     return found
 

@@ -19,6 +19,9 @@ from dst_analyze.sweep.strangers import JSON_MOST, read_text
 from dst_analyze.text import percent, short
 
 SLIM, DENSE = "slim", "dense"
+UNIFORM, RANDOM, FAN_IN = "uniform", "random", "fan-in"
+CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
+"""What is trained for a proof; the last only where there is a sweep."""
 """The contenders that every proof has, by name."""
 _CONFIDENCE = 0.95
 

@@ -22,7 +22,7 @@ from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.timing import milliseconds
 from dst_analyze.slimming.values import Entry, SlimPlan, Verification
 from dst_analyze.sweep.engine import Engine, Inline
-from dst_analyze.sweep.events import Emit, Notice, ProofTrained, nobody
+from dst_analyze.sweep.events import Emit, Notice, ProofStarted, ProofTrained, nobody
 from dst_analyze.sweep.files import write_bytes
 from dst_analyze.sweep.reading import read_json
 from dst_analyze.sweep.record import Json, SweepRecord
@@ -102,13 +102,15 @@ def verify_plan(
         scores[match.contender.name, match.seed] = score
         listener(ProofTrained(match.contender.name, match.seed, score))
 
-    missing = []
-    for match in (Match(contender, seed, coupling) for seed in range(seeds) for contender in found):
-        if kept := _kept(keep_in, match, task.steps):
-            count(match, kept.score)
-        else:
-            missing.append(match)
-    with closing((engine or Inline()).run(task, missing, listener)) as outcomes:
+    engine = engine or Inline()
+    matches = [Match(contender, seed, coupling) for seed in range(seeds) for contender in found]
+    kept = {match.name: there for match in matches if (there := _kept(keep_in, match, task.steps))}
+    listener(ProofStarted(len(matches), len(kept), task.steps, engine.jobs))
+    for match in matches:
+        if match.name in kept:
+            count(match, kept[match.name].score)
+    missing = [match for match in matches if match.name not in kept]
+    with closing(engine.run(task, missing, listener)) as outcomes:
         for outcome in outcomes:
             if outcome.reason:
                 raise DstError(

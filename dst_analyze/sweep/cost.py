@@ -53,6 +53,10 @@ class Estimate:
             return dense + masked / min(self.jobs, max(trials - 1, 1))
         return (dense + masked) / min(self.jobs, trials)
 
+    def proof_seconds(self, trainings: int) -> float:
+        """At most, as no model of a proof is larger than the dense one."""
+        return trainings * (self.steps * self.dense_step + self.scoring) / min(self.jobs, trainings)
+
     @property
     def searches(self) -> bool:
         """Whether there may be more trials than are planned."""

@@ -12,8 +12,8 @@ from dst_analyze.sweep.record import TrialKey
 from dst_analyze.text import duration, short
 
 
-def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
-    """The estimate as rows: what, and how much."""
+def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str, str]]:
+    """The estimate as rows: what, and how much; a proof takes so many ``trainings`` besides."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
     before = f", masked after a warm-up of {manifest.warm_up:,}" if manifest.warm_up else ""
@@ -30,6 +30,9 @@ def words(plan: Plan, cost: Estimate) -> Iterator[tuple[str, str]]:
     longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
     at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"
     yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, {at_once}"
+    if trainings:
+        most = duration(cost.proof_seconds(trainings))
+        yield "proof", f"{trainings} trainings of {cost.steps:,} steps besides, {most} at most"
     whole = cost.memory * cost.jobs
     yield (
         "memory",

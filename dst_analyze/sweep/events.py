@@ -116,6 +116,16 @@ class SuggestionWritten:
 
 
 @dataclass(frozen=True)
+class ProofStarted:
+    """``done`` of the trainings are in the folder already."""
+
+    trainings: int
+    done: int
+    steps: int
+    jobs: int
+
+
+@dataclass(frozen=True)
 class ProofTrained:
     """A training of the suggestion, or of a model it is tried against, has ended; without a score it diverged."""
 
@@ -141,6 +151,7 @@ Event = (
     | Notice
     | SweepFinished
     | SuggestionWritten
+    | ProofStarted
     | ProofTrained
     | ReportWritten
 )
