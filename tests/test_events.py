@@ -142,6 +142,57 @@ def test_data_that_cannot_travel_are_loaded_by_each_worker(tmp_path):
     assert here.trials == there.trials
 
 
+ROWS = """
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+class Rows(Dataset):
+    def __init__(self):
+        self.rows, self.much = torch.rand(64, 4, generator=torch.Generator().manual_seed(0)), bytes({bytes})
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return self.rows[i], int(self.rows[i].argmax())
+{more}
+def build_model():
+    return nn.Linear(4, 4)
+
+def train_data():
+    return Rows()
+"""
+MADE_TO_BE_SENT = """
+    def __getstate__(self):
+        return [self.rows + 0 for _ in range(9)], self.much
+    def __setstate__(self, state):
+        (self.rows, *_), self.much = state
+"""
+UNREADABLE = """
+    def __setstate__(self, state):
+        raise RuntimeError("nobody reads this")
+"""
+
+
+@pytest.mark.parametrize("more", ["", MADE_TO_BE_SENT])
+def test_a_data_set_travels_with_tensors_that_live_no_longer_than_its_pickling(tmp_path, more):
+    """Such as the state of the generator that shuffles it."""
+    (tmp_path / "m.py").write_text(ROWS.format(bytes=0, more=more))
+    heard, options = [], {"alphas": [1e-3], "steps": 6}
+    there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
+    assert not [event for event in heard if isinstance(event, Notice)]
+    assert there.trials == run_sweep(tmp_path / "m.py", out=tmp_path / "here", **options).trials
+
+
+@pytest.mark.parametrize("size", [0, 10**7])
+def test_a_worker_that_dies_over_its_task_is_told_of(tmp_path, size):
+    """Before all of a large one has been sent, too."""
+    (tmp_path / "m.py").write_text(ROWS.format(bytes=size, more=UNREADABLE))
+    heard = []
+    options = {"alphas": [1e-3], "steps": 6, "out": tmp_path / "run", "jobs": 2}
+    assert run_sweep(tmp_path / "m.py", listener=heard.append, **options).complete
+    assert [event.text for event in heard if isinstance(event, Notice) and "each worker loads its own" in event.text]
+
+
 def test_what_a_file_brings_is_shared_with_workers_not_copied(tmp_path):
     (tmp_path / "m.py").write_text(FILE)
     plan = plan_sweep(tmp_path / "m.py", alphas=[1e-3], steps=2, out=tmp_path / "run")

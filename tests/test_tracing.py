@@ -32,6 +32,15 @@ def test_facts_of_a_small_net() -> None:
     assert __file__.rpartition("/")[0] in stem.place  # zoo.py, the line of the call
 
 
+def test_attention_is_seen_in_eval_mode_too() -> None:
+    """Where nothing is differentiated torch has one operation for a whole encoder layer, which nobody can count."""
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    traced = trace_model(layer, torch.zeros(2, 12, 32))
+    weights = sum(p.numel() for name, p in layer.named_parameters() if p.ndim == 2)
+    assert traced.macs == sum(facts.macs for facts in traced.layers) == 12 * weights
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_macs_do_not_depend_on_the_batch() -> None:
     one, four = (trace_model(Residual(), torch.randn(n, 3, 7, 7)).macs for n in (1, 4))
     assert one == four

@@ -66,9 +66,14 @@ def preserved_settings() -> Iterator[None]:
 
 @contextmanager
 def looking() -> Iterator[None]:
-    """A look at a model, which runs it several times: its warnings wait for the training, and its compiled parts run
-    as they are written, so that their operations are seen."""
+    """A look at a model, which runs it several times: its warnings wait for the training, and its compiled parts, and
+    torch's attention, for which eval mode has a single operation, run as they are written, so that all is seen."""
     stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    with warnings.catch_warnings(), stance:
-        warnings.simplefilter("ignore")
-        yield
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings(), stance:
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)

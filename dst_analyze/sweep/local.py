@@ -12,17 +12,17 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch.multiprocessing  # noqa: F401  # teaches multiprocessing to send tensors as shared memory
-
 from dst_analyze.sweep.engine import run_crew
 from dst_analyze.sweep.errand import Done, Errand, Output
 from dst_analyze.sweep.events import Emit
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
 from dst_analyze.sweep.processes import context, ctrl_c_later, warm_up
+from dst_analyze.sweep.sending import held
 from dst_analyze.sweep.trial import Task
 from dst_analyze.sweep.worker import work
 
+UNREAD = "a worker could not read them"
 ATTEMPTS = 2  # a worker that was killed may have been unlucky once: memory ran short, somebody cleaned up
 
 
@@ -77,12 +77,14 @@ class _Crew:
         # No daemon: a user's DataLoader may have workers of its own.
         process = context().Process(target=work, args=(self.shipment.parcel, errand, theirs), daemon=False)  # type: ignore[attr-defined]
         try:
-            with ctrl_c_later():
+            with ctrl_c_later(), held():
                 process.start()
                 self.running.append(_Worker(errand, process, ours, time.perf_counter()))
-        except UNSENDABLE as error:
+        except (*UNSENDABLE, BrokenPipeError) as error:
             ours.close()
-            self.shipment.lighten(f"{type(error).__name__}: {error}")
+            # Who could not read on has died in the middle of it.
+            died = isinstance(error, BrokenPipeError)
+            self.shipment.lighten(UNREAD if died else f"{type(error).__name__}: {error}")
             return
         finally:
             theirs.close()
@@ -131,7 +133,7 @@ class _Crew:
                 return None
             reason += f", {ATTEMPTS} times"
         elif not worker.heard and self.shipment.can_be_lighter:
-            self.shipment.lighten("a worker could not read them")
+            self.shipment.lighten(UNREAD)
             self.waiting.appendleft(errand)
             return None
         return Done(errand.failed(reason, time.perf_counter() - worker.started))
