@@ -173,6 +173,16 @@ UNREADABLE = """
 """
 
 
+def test_a_loader_may_have_workers_of_its_own(tmp_path):
+    loader = "return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2)"
+    (tmp_path / "m.py").write_text(ROWS.format(bytes=0, more="").replace("return Rows()", loader))
+    heard, options = [], {"alphas": [1e-3], "steps": 6}
+    there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
+    assert there.complete
+    assert not [event for event in heard if isinstance(event, Notice)]
+    assert there.trials == run_sweep(tmp_path / "m.py", out=tmp_path / "here", **options).trials
+
+
 @pytest.mark.parametrize("more", ["", MADE_TO_BE_SENT])
 def test_a_data_set_travels_with_tensors_that_live_no_longer_than_its_pickling(tmp_path, more):
     """Such as the state of the generator that shuffles it."""

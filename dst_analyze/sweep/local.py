@@ -17,7 +17,7 @@ from dst_analyze.sweep.errand import Done, Errand, Output
 from dst_analyze.sweep.events import Emit
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment, own
 from dst_analyze.sweep.plan import Request
-from dst_analyze.sweep.processes import context, ctrl_c_later, warm_up
+from dst_analyze.sweep.processes import context, ctrl_c_later, users_method, warm_up
 from dst_analyze.sweep.sending import held
 from dst_analyze.sweep.trial import Task
 from dst_analyze.sweep.worker import work
@@ -74,8 +74,9 @@ class _Crew:
         """Send the next errand to a new worker."""
         errand = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
+        sent = self.shipment.parcel, errand, theirs, users_method()
         # No daemon: a user's DataLoader may have workers of its own.
-        process = context().Process(target=work, args=(self.shipment.parcel, errand, theirs), daemon=False)  # type: ignore[attr-defined]
+        process = context().Process(target=work, args=sent, daemon=False)  # type: ignore[attr-defined]
         try:
             with ctrl_c_later(), held():
                 process.start()

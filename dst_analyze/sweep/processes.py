@@ -20,6 +20,11 @@ def context() -> BaseContext:
     return multiprocessing.get_context("forkserver" if _FORKSERVER else "spawn")
 
 
+def users_method() -> str:
+    """How processes are started that a user's code asks for, such as a DataLoader's: as if there were no workers."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
 def warm_up() -> None:
     """Let the server import what workers need while this process is still busy planning."""
     if _FORKSERVER:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -14,10 +15,13 @@ from dst_analyze.sweep.errand import Done, Errand
 from dst_analyze.sweep.trial import Task
 
 
-def work(task: Task, errand: Errand[Any], pipe: Connection) -> None:
+def work(task: Task, errand: Errand[Any], pipe: Connection, users_method: str) -> None:
     """Run one errand and end; the task was sent as a `Parcel` and has unpacked itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     os.dup2(2, 1)  # what a user's model prints is no result
+    # A process of the server's has the server for default: a DataLoader's would import the user's file by a name
+    # that only this process knows.
+    multiprocessing.set_start_method(users_method, force=True)
     threading.Thread(target=_follow_parent, daemon=True).start()
     pipe.send(Done(attempt(task, errand, pipe.send)))
     pipe.close()
