@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,7 +56,9 @@ class Analysis:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
         plan = suggest_widths(self.traced, self.record, coupling=self.coupling, **asked)
         if write:
-            write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
+            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
+            if written.no_source:
+                warnings.warn(f"the slim model is not written as source: {written.no_source}", stacklevel=2)
         return plan
 
     def build(self, plan: SlimPlan, *, fresh: bool = False) -> fx.GraphModule:

@@ -247,7 +247,9 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
         write_report(record.folder)
     stdout = console()
     show(stdout, plan_table(plan, stdout.width), *wrapped(plan_words(plan), stdout.width))
-    click.echo(f"\nsource      {visible(str(written.source))}")
+    if written.no_source:
+        show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
+    click.echo(f"\nslim model  {visible(written.built_by)}")
     if out is None:
         click.echo(f"prove it    {PROGRAM} verify {visible(str(run_folder))}")
 

@@ -46,9 +46,12 @@ def show_outcome(
     show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
     show(where, ranking.text(where.width, top=_SHOWN), "")
     if isinstance(suggestion, DstError):
-        show(where, *wrapped((f"no slimmer architecture: {suggestion.cause}", f"hint: {suggestion.hint}"), where.width))
+        hint = (f"hint: {suggestion.hint}",) if suggestion.hint else ()
+        show(where, *wrapped((f"no slimmer architecture: {suggestion.cause}", *hint), where.width))
     else:
         show(where, plan_table(suggestion.plan, where.width), *wrapped(plan_words(suggestion.plan), where.width))
+        if suggestion.no_source:
+            show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
     if proof is not None:
         show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
     ways = read_ways(record, ranking)
@@ -78,7 +81,7 @@ def summary(
             "saving",
             f"parameters {short(plan.params)} -> {short(plan.new_params)}, to {plan.reached['params']:.0%}{macs}",
         )
-        yield "slim model", str(suggestion.source)
+        yield "slim model", suggestion.built_by
     yield "run folder", str(record.folder)
     yield "report", str(page)
     yield "next", _next(record, ranking, suggestion, proof)
@@ -118,6 +121,8 @@ def _next(record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstErr
     if isinstance(suggestion, DstError) or ranking.verdict == NONE:
         longer = 4 * record.manifest.steps
         return f"{PROGRAM} {record.config.model} --seeds 3 --steps {longer}, for a clearer answer"
-    if proof is not None:
-        return f"{PROGRAM} {suggestion.source}, the slim model is a model file too"
-    return f"{PROGRAM} verify {record.folder}"
+    if proof is None:
+        return f"{PROGRAM} verify {record.folder}"
+    if suggestion.source is None:
+        return f"{suggestion.built_by} builds the slim model"
+    return f"{PROGRAM} {suggestion.source}, the slim model is a model file too"

@@ -13,8 +13,10 @@ from safetensors.torch import load_file
 from test_sweep import FILE
 from torch import nn
 
+from dst_analyze import analyze
 from dst_analyze.cli import main
 from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.model.loading import load_model
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.slimming.budget import RULES, Budget, allowed_widths, widths_for
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
@@ -354,6 +356,35 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
         == 0
     )
     assert not (tmp_path / "run" / "plan.json").exists()
+
+
+def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_path, capsys, monkeypatch, inline):
+    monkeypatch.chdir(tmp_path)
+    normed = "nn.utils.parametrizations.spectral_norm(nn.Linear(64, 16)), nn.Linear(16, hidden), nn.Linear(hidden, 10)"
+    (tmp_path / "m.py").write_text(
+        FILE.replace(
+            "self.one, self.two = nn.Linear(64, hidden), nn.Linear(hidden, 10)",
+            f"self.a, self.one, self.two = {normed}",
+        ).replace("self.one(x)", "self.one(self.a(x))")
+    )
+    options = ["--alphas", "1e-4,1e-3", "--steps", "20", "--include-unclear", "--out", "run"]
+    assert main(["m.py", *options, "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "not written as source: a _SpectralNorm does not say" in said
+    assert "slim_model(model, SlimPlan.load('run/plan.json'))" in said
+    assert "slim_model.py" not in {file.name for file in (tmp_path / "run").iterdir()}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "cannot be written as source" in page
+    assert "stands in <code>slim_model.py" not in page
+    (tmp_path / "run" / "slim_model.py").write_text("of another plan")
+    assert main(["slim", "run", "--include-unclear", "--target-params", "0.8"]) == 0
+    assert "not written as source" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "slim_model.py").exists()
+    model = load_model("m.py:Net").model
+    assert slim_model(model, SlimPlan.load("run/plan.json"))(torch.zeros(2, 64)).shape == (2, 10)
+    found = analyze("m.py", alphas=(1e-4, 1e-3), steps=20, out="other")
+    with pytest.warns(UserWarning, match="not written as source"):
+        found.slim(include_unclear=True)
 
 
 def test_widths_are_those_a_person_would_write():

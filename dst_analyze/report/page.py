@@ -33,7 +33,7 @@ from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.files import as_named, write_csv, write_text
-from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
+from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
 from dst_analyze.sweep.reading import read_csv, read_json, read_run
 from dst_analyze.sweep.record import Json, ModelGraph, SweepRecord, alpha_label
 from dst_analyze.text import percent, visible
@@ -109,6 +109,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         skipped=by_reason(record.manifest.model.skipped),
         courses=_courses(record, sheet),
         plan=plan,
+        has_source=(record.folder / SLIM_SOURCE).exists(),
         widths_shown=figures.widths_shown(plan) if plan else 0,
         changes=_changes(record.folder / CHANGES),
         frozen=list(plan.frozen_by_reason.items()) if plan else [],

@@ -19,6 +19,7 @@ from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.source import write_source
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.slimming.verify import verify_plan
+from dst_analyze.slimming.writing import SourceError
 from dst_analyze.sweep.engine import Engine
 from dst_analyze.sweep.events import Emit, SuggestionWritten, nobody
 from dst_analyze.sweep.files import spreadsheet_safe, write_csv, write_text
@@ -31,18 +32,21 @@ from dst_analyze.sweep.trial import Task
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What was written where."""
+    """What was written where; without ``source`` there is a plan, but some layer that cannot be written as code."""
 
     plan: SlimPlan
     folder: Path
+    source: Path | None
+    no_source: str = ""
 
     @property
-    def source(self) -> Path:
-        return self.folder / SLIM_SOURCE
+    def built_by(self) -> str:
+        """How to get the slim model: its file, else the call that builds it."""
+        return str(self.source) if self.source else f"slim_model(model, SlimPlan.load({str(self.folder / PLAN)!r}))"
 
     def event(self) -> SuggestionWritten:
-        plan = self.plan
-        return SuggestionWritten(str(self.folder / PLAN), str(self.source), plan.params, plan.new_params)
+        plan, source = self.plan, str(self.source or "")
+        return SuggestionWritten(str(self.folder / PLAN), source, plan.params, plan.new_params)
 
 
 def suggested_once(
@@ -51,7 +55,8 @@ def suggested_once(
     """The suggestion of a run, or why there is none; one that is there already is not replaced, unless ``again``."""
     folder = record.folder
     if (folder / PLAN).exists() and not again:
-        return Suggestion(read_plan(folder), folder)
+        source = folder / SLIM_SOURCE
+        return Suggestion(read_plan(folder), folder, source if source.exists() else None)
     try:
         coupling = couple(traced)
         write_groups(folder, traced, coupling)
@@ -82,12 +87,19 @@ def write_suggestion(
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
     model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
-    write_source(model, folder / SLIM_SOURCE)
+    source: Path | None = folder / SLIM_SOURCE
+    no_source = ""
+    try:
+        write_source(model, folder / SLIM_SOURCE)
+    except SourceError as error:
+        source, no_source = None, str(error)
+        for stale in (folder / SLIM_SOURCE, (folder / SLIM_SOURCE).with_suffix(".safetensors")):
+            stale.unlink(missing_ok=True)  # of another plan
     write_csv(folder / CHANGES, spreadsheet_safe(changed_lines(traced, model), ["layer"]))
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
-    return Suggestion(plan, folder)
+    return Suggestion(plan, folder, source, no_source)
 
 
 def read_plan(folder: Path) -> SlimPlan:
