@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dst_analyze.errors import DstError
+from dst_analyze.namesakes import make_findable
 from dst_analyze.version import __version__
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ __all__ = [
     "write_report",
     "write_source",
 ]
+
+
+make_findable()
 
 
 def __getattr__(name: str) -> Any:

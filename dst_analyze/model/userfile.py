@@ -10,21 +10,18 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
 from dst_analyze.model.failures import OURSELVES, did_you_mean, is_installed, running, shorten, user_trace
+from dst_analyze.namesakes import MADE_FROM_FILE, FileSpec, tell
 
 SPEC_FORMS = (
     "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
     "torchvision:NAME, timm:NAME or example:NAME"
 )
-
-MADE_FROM_FILE = "dst_user_"
-"""How the names of modules begin that were made from a user's file."""
 
 _folders: set[Path] = set()
 
@@ -106,14 +103,13 @@ def import_file(path: Path) -> UserModule:
     """A user's file as a new module, with its own state and, so that its classes pickle, an entry in sys.modules."""
     file = _checked(path)
     name = _module_name(file)
-    loader = SourceFileLoader(name, str(file))
-    spec = ModuleSpec(name, loader, origin=str(file))
-    spec.has_location = True
+    spec = FileSpec(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    tell(name, file)
     try:
         with imports_from(file.parent), _importing(path.name, file):
-            loader.exec_module(module)
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

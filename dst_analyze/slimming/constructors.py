@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.model.userfile import MADE_FROM_FILE
+from dst_analyze.namesakes import MADE_FROM_FILE
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.writing import SourceError, is_plain, literal
 

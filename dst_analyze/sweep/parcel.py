@@ -11,7 +11,7 @@ from pathlib import Path
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import LoadedModel, absolute, load_model
 from dst_analyze.model.preserve import preserved_randomness
-from dst_analyze.model.userfile import MADE_FROM_FILE
+from dst_analyze.namesakes import MADE_FROM_FILE
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.luggage import here
