@@ -254,14 +254,18 @@ class Verification(Json):
         between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
         if math.isinf(low):
             between = "one seed, so nobody knows how sure that is"
+        ahead = lead >= 0
         if other.name == DENSE:
-            return f"It scores {told} {'above' if lead >= 0 else 'below'} the dense model ({between})."
+            if self.score == "loss":
+                return f"Its loss is {told} {'lower' if ahead else 'higher'} than the dense model's ({between})."
+            return f"It scores {told} {'above' if ahead else 'below'} the dense model ({between})."
         standing = self.standing(other.name)
         if standing == "better":
             return f"It is better than {what} by {told} ({between})."
         if standing == "worse":
             return f"It is worse than {what} by {told} ({between}): do not follow it."
-        return f"It is not shown to be better than {what}: {told} {'above' if lead >= 0 else 'below'} ({between})."
+        apart = ("below", "above") if self.score == "accuracy" else ("more loss", "less loss")
+        return f"It is not shown to be better than {what}: {told} {apart[ahead]} ({between})."
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
