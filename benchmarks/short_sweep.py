@@ -136,7 +136,6 @@ SWEEPS = (
     Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
     Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
-    Sweep("demo", SHUFFLED, 750, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "a tenth, one unit", 300, (1e-4, 5e-4, 2e-3), options=_ONE),
     Sweep("demo", "a quarter, one unit", 750, (1e-4, 3e-4, 1e-3), options=_ONE),
     Sweep("demo", "a tenth, no warm-up", 300, (1e-4, 5e-4, 2e-3), options=_PLAIN),
