@@ -173,13 +173,24 @@ UNREADABLE = """
 """
 
 
-def test_a_loader_may_have_workers_of_its_own(tmp_path):
-    loader = "return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2)"
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_loader_may_have_workers_of_its_own(tmp_path, kept):
+    loader = f"return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2, persistent_workers={kept})"
     (tmp_path / "m.py").write_text(ROWS.format(bytes=0, more="").replace("return Rows()", loader))
     heard, options = [], {"alphas": [1e-3], "steps": 6}
     there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
     assert there.complete
     assert not [event for event in heard if isinstance(event, Notice)]
+    assert there.trials == run_sweep(tmp_path / "m.py", out=tmp_path / "here", **options).trials
+
+
+def test_a_loader_with_workers_that_cannot_travel_is_made_where_it_is_read(tmp_path):
+    loader = "return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2, persistent_workers=True)"
+    rows = ROWS.format(bytes=0, more="").replace("bytes(0)", "lambda: 0").replace("return Rows()", loader)
+    (tmp_path / "m.py").write_text(rows)
+    heard, options = [], {"alphas": [1e-3], "steps": 6}
+    there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
+    assert [event.text for event in heard if isinstance(event, Notice) and "each worker loads its own" in event.text]
     assert there.trials == run_sweep(tmp_path / "m.py", out=tmp_path / "here", **options).trials
 
 

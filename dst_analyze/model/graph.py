@@ -11,9 +11,10 @@ import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from types import FunctionType
 from typing import Any
 
@@ -106,7 +107,8 @@ class _Ladder:
     def draft(self, rung: int, draw: Callable[[nn.Module, Inputs], _Draft]) -> _Draft | None:
         """A graph, if tracing comes to an end."""
         try:
-            draft = draw(_twin(self._own), self._inputs)
+            with redirect_stderr(StringIO()):  # torch.fx prints what its graphs raise, which is no news to anybody
+                draft = draw(_twin(self._own), self._inputs)
         except MemoryError:
             raise
         except Exception as error:

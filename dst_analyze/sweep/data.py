@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -80,6 +81,14 @@ class LoaderBatches:
 
     loader: Any
     note: str = ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Workers that a loader keeps from epoch to epoch stay where they are; it starts others where it arrives."""
+        loader = self.loader
+        if getattr(loader, "_iterator", None) is not None and isinstance(loader, DataLoader):
+            loader = copy.copy(loader)
+            loader._iterator = None
+        return LoaderBatches, (loader, self.note)
 
     @property
     def per_epoch(self) -> int | None:

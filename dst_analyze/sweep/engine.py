@@ -11,6 +11,7 @@ from dst_analyze.errors import DstError
 from dst_analyze.model.failures import headline
 from dst_analyze.sweep.errand import Done, Errand, Output
 from dst_analyze.sweep.events import Emit
+from dst_analyze.sweep.parcel import Anew
 from dst_analyze.sweep.threads import torch_threads
 from dst_analyze.sweep.trial import Task
 
@@ -78,12 +79,12 @@ def run_crew(crew: Crew, most: int, task: Task, emit: Emit) -> Generator[Any, No
         crew.disband()
 
 
-def attempt(task: Task, errand: Errand[Output], emit: Emit) -> Output:
+def attempt(task: Task | Anew, errand: Errand[Output], emit: Emit) -> Output:
     """Run an errand; whatever it raises is its result."""
     started = time.perf_counter()
     try:
         with torch_threads(task.threads):
-            return errand.run(task, emit)
+            return errand.run(task.task() if isinstance(task, Anew) else task, emit)
     except DstError as error:
         reason = f"{error.cause} (at {error.place})" if error.place else error.cause
     except Exception as error:

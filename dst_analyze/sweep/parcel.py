@@ -55,20 +55,42 @@ def own(task: Task) -> Task:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Pickles into a task that is planned anew on arrival, its data loaded once more: for data that cannot travel."""
+    """Pickles into a task to be planned anew, its data loaded once more: for data that cannot travel."""
 
     request: Request
     task: Task
 
     def __reduce__(self) -> tuple[object, ...]:
         # Where it arrives there may be other cores and devices: the first plan has decided about them.
-        return _rebuilt, (
+        return Anew, (
             replace(self.request, model=absolute(self.request.model)),
             self.task.device,
             self.task.threads,
             _layer_names(self.task),
             self.task.warmed,
         )
+
+
+@dataclass(frozen=True)
+class Anew:
+    """A task that has arrived without its data. Not planned while it is read: a process that is still being made must
+    start no others, as a user's loader may."""
+
+    request: Request
+    device: Device
+    threads: int
+    layers: tuple[str, ...]
+    warmed: Warmed
+
+    def task(self) -> Task:
+        task = replace(self.request, model=here(self.request.model)).task()
+        if other := set(self.layers).symmetric_difference(_layer_names(task)):
+            raise ModelError(
+                f"a worker process finds other layers to mask than the sweep: {', '.join(sorted(other)[:3])}",
+                place="register_masked",
+                hint="register layer types in the model's file or in a module it imports, where workers see it too",
+            )
+        return replace(task, device=self.device, threads=self.threads, warmed=self.warmed)
 
 
 class Shipment:
@@ -129,17 +151,6 @@ def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
     traced = replace(task.traced, model=loaded.model)
     recipe = replace(task.recipe, hook=loaded.optimizer)
     return replace(task, source=source, traced=traced, loss=loaded.loss, recipe=recipe)
-
-
-def _rebuilt(request: Request, device: Device, threads: int, layers: tuple[str, ...], warmed: Warmed) -> Task:
-    task = replace(request, model=here(request.model)).task()
-    if other := set(layers).symmetric_difference(_layer_names(task)):
-        raise ModelError(
-            f"a worker process finds other layers to mask than the sweep: {', '.join(sorted(other)[:3])}",
-            place="register_masked",
-            hint="register layer types in the model's file or in a module it imports, where workers see it too",
-        )
-    return replace(task, device=device, threads=threads, warmed=warmed)
 
 
 def _layer_names(task: Task) -> tuple[str, ...]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from dst_analyze.sweep.engine import attempt
 from dst_analyze.sweep.errand import Done, Errand
+from dst_analyze.sweep.parcel import Anew
 from dst_analyze.sweep.trial import Task
 
 
-def work(task: Task, errand: Errand[Any], pipe: Connection, users_method: str) -> None:
+def work(task: Task | Anew, errand: Errand[Any], pipe: Connection, users_method: str) -> None:
     """Run one errand and end; the task was sent as a `Parcel` and has unpacked itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     os.dup2(2, 1)  # what a user's model prints is no result
