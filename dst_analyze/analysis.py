@@ -26,7 +26,7 @@ from dst_analyze.slimming.plan import slim_model, suggest_widths
 from dst_analyze.slimming.suggestion import read_plan, verified, write_suggestion
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.events import Emit, nobody
-from dst_analyze.sweep.grid import EngineName, engine_here, run_here, what_to_do
+from dst_analyze.sweep.grid import EngineName, chosen_engine, run_here, what_to_do
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSpec, Task
@@ -83,7 +83,7 @@ class Analysis:
         task = self.task
         if steps is not None:
             task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
-        with engine_here(task, None, engine, jobs, ray_address) as workers:
+        with chosen_engine(task, None, engine, jobs, ray_address, here=True) as workers:
             return verified(task, self.record, plan, seeds, workers, listener)
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> Ways:

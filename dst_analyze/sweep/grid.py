@@ -82,7 +82,7 @@ def run_here(
 
     with progress_shown(plan.manifest, progress) as bars:
         foretell = engine == "local" and bars is not nobody
-        with engine_here(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan)) as workers:
+        with chosen_engine(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan), here=True) as workers:
             return run_plan(plan, all_of(bars, listener), workers, foretell=foretell)
 
 
@@ -126,23 +126,6 @@ def _foreseen(plan: Plan, jobs: int, done: int) -> TimeForeseen:
 
 
 @contextmanager
-def engine_here(
-    task: Task,
-    again: Request | None,
-    name: EngineName,
-    jobs: int | None,
-    ray_address: str | None,
-    errands: int | None = None,
-) -> Iterator[Engine]:
-    """For a program that calls us: its own process, unless it asks for several jobs or for Ray."""
-    if name == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-        yield Inline()
-        return
-    with chosen_engine(task, again, name, jobs, ray_address, errands) as workers:
-        yield workers
-
-
-@contextmanager
 def chosen_engine(
     task: Task,
     again: Request | None,
@@ -150,12 +133,17 @@ def chosen_engine(
     jobs: int | None,
     ray_address: str | None,
     errands: int | None = None,
+    *,
+    here: bool = False,
 ) -> Iterator[Engine]:
     """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's.
 
     ``errands`` is how many there are, None if more than cores; ``again`` is how a worker plans the task itself if it
-    cannot be sent.
+    cannot be sent. ``here`` for a program that calls us: its own process, unless it asks for several jobs or for Ray.
     """
+    if here and name == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
+        yield Inline()
+        return
     pays = jobs_of(task, jobs, errands)
     if name == "local":
         if ray_address is not None:
