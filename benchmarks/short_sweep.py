@@ -153,6 +153,7 @@ LENGTHS = {
     "sweep of this length": ("o-C0", ("a tenth", "a quarter")),
     "thresholds in one unit": ("o--C5", ("a tenth, one unit", "a quarter, one unit")),
     "and without warm-up": ("o:C4", ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up")),
+    "labels shuffled": ("xk", (SHUFFLED,)),
 }
 FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
 
@@ -297,7 +298,7 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
         if of_net["ceiling"].notna().any():
             axis.axhline(of_net["ceiling"].mean(), lw=1, color="C3", label="between two long runs")
         axis.set(
-            title=NETS[name].title, xlabel=f"share of {of_net['long'].iloc[0]:,} steps", xlim=(0, 1), ylim=(0, 1.03)
+            title=NETS[name].title, xlabel=f"share of {of_net['long'].iloc[0]:,} steps", xlim=(0, 1), ylim=(-0.12, 1.03)
         )
     axes[0][0].set_ylabel("Kendall's tau to the long run")
     entries = [axis.get_legend_handles_labels() for axis in axes[0]]
