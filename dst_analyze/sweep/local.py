@@ -31,12 +31,14 @@ class LocalWorkers:
 
     def __init__(self, jobs: int, again: Request | None = None) -> None:
         self.jobs, self.again = jobs, again
+        self._light = False  # whether an earlier run found that data cannot be sent: nobody is told twice
 
     def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
-        crew = _Crew(task, errands, self.again, emit)
+        crew = _Crew(task, errands, self.again, emit, light=self._light)
         if crew.waiting:
             warm_up()
         yield from run_crew(crew, self.jobs, task, emit)
+        self._light = crew.shipment.light
 
 
 @dataclass
@@ -59,11 +61,13 @@ class _Worker:
 class _Crew:
     """The workers of one task: who waits, who runs, and what to do about those that die."""
 
-    def __init__(self, task: Task, errands: Iterable[Errand[Any]], again: Request | None, emit: Emit) -> None:
+    def __init__(
+        self, task: Task, errands: Iterable[Errand[Any]], again: Request | None, emit: Emit, *, light: bool
+    ) -> None:
         self.emit = emit
         self.waiting, self.running = deque(errands), list[_Worker]()
         # A model and data that were asked for by name are nobody else's.
-        self.shipment = Shipment(own(task) if again is None else task, again, emit)
+        self.shipment = Shipment(own(task) if again is None else task, again, emit, light=light)
         self.killed: Counter[str] = Counter()
 
     @property

@@ -96,9 +96,13 @@ class Anew:
 class Shipment:
     """How a task travels: whole, else as a request to plan it anew, else (``parcel`` is None) not at all."""
 
-    def __init__(self, task: Task, again: Request | None, emit: Emit) -> None:
+    def __init__(self, task: Task, again: Request | None, emit: Emit, *, light: bool = False) -> None:
         self.task, self.again, self.emit = task, again, emit
-        self.parcel: Parcel | Rebuilt | None = Parcel(task)
+        self.parcel: Parcel | Rebuilt | None = Rebuilt(again, task) if light and again is not None else Parcel(task)
+
+    @property
+    def light(self) -> bool:
+        return isinstance(self.parcel, Rebuilt)
 
     @property
     def can_be_lighter(self) -> bool:

@@ -154,6 +154,7 @@ class RayTasks:
 
     def __init__(self, task: Task, jobs: int | None, again: Request | None) -> None:
         self.needs, self.limit, self.again = Needs.of(task), jobs, again
+        self._light = False  # as with local workers
 
     @property
     def jobs(self) -> int:
@@ -161,9 +162,10 @@ class RayTasks:
         return min(fitting, self.limit or fitting)
 
     def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
-        crew = _Crew(Shipment(task, self.again, emit), self.needs, deque(errands), emit)
+        crew = _Crew(Shipment(task, self.again, emit, light=self._light), self.needs, deque(errands), emit)
         # Without a limit all are handed to Ray at once: nodes that join later find work.
         yield from run_crew(crew, self.limit or 1 << 30, task, emit)
+        self._light = crew.shipment.light
 
 
 @dataclass
