@@ -52,11 +52,10 @@ class Match:
         return f"{self.contender.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
-        traced = task.traced
-        if self.coupling is None:
-            traced = replace(traced, graph=trace_graph(traced.model, traced.inputs))
-        task, coupling = replace(task, traced=traced), self.coupling or couple(traced)
-        return Outcome(self, trained_score(task, coupling, self.contender, self.seed))
+        if task.traced.graph_module is None:  # it was left behind, see `parcel.Parcel`
+            graph = trace_graph(task.traced.model, task.traced.inputs)
+            task = replace(task, traced=replace(task.traced, graph=graph))
+        return Outcome(self, trained_score(task, self.coupling or couple(task.traced), self.contender, self.seed))
 
     def failed(self, reason: str, seconds: float) -> Outcome:
         return Outcome(self, None, reason)
