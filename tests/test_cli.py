@@ -60,16 +60,16 @@ def test_a_loaders_workers_find_the_users_file_where_nothing_is_forked(tmp_path)
     (tmp_path / "m.py").write_text(
         "import torch\nfrom torch.utils.data import DataLoader, Dataset\n"
         "class Rows(Dataset):\n    def __len__(self):\n        return 32\n"
-        "    def __getitem__(self, i):\n        return torch.full((4,), i / 32), i % 2\n"
-        "def build_model():\n    return torch.nn.Linear(4, 2)\n"
+        "    def __getitem__(self, i):\n        return torch.full((3, 5), i / 32), i % 2\n"
+        "def build_model():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(15, 2))\n"
         "def train_data():\n"
-        "    return DataLoader(Rows(), batch_size=8, num_workers=1, multiprocessing_context='spawn')\n"
+        "    how = {'multiprocessing_context': 'spawn', 'persistent_workers': True}\n"
+        "    return DataLoader(Rows(), batch_size=8, num_workers=1, **how)\n"
     )
-    done = command("m.py", "--alphas", "1e-3", "--steps", "3", "--warm-up", "0", "--out", "run", cwd=tmp_path)
+    done = command("m.py", "--alphas", "1e-3", "--steps", "3", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "2 of 2 trials" in done.stdout
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m.py", "run"]  # no bytecode either
+    assert "4 batches of a DataLoader" in done.stdout
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.py"]  # no bytecode either
 
 
 def test_the_demo_from_load_to_report(tmp_path, monkeypatch, capsys):
