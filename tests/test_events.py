@@ -161,6 +161,8 @@ def build_model():
 def train_data():
     return Rows()
 """
+LOADER = """from torch.utils.data import DataLoader
+    return DataLoader(Rows(), batch_size=16, shuffle=True, num_workers=2, persistent_workers={kept})"""
 MADE_TO_BE_SENT = """
     def __getstate__(self):
         return [self.rows + 0 for _ in range(9)], self.much
@@ -175,7 +177,7 @@ UNREADABLE = """
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_loader_may_have_workers_of_its_own(tmp_path, kept):
-    loader = f"return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2, persistent_workers={kept})"
+    loader = LOADER.format(kept=kept)
     (tmp_path / "m.py").write_text(ROWS.format(bytes=0, more="").replace("return Rows()", loader))
     heard, options = [], {"alphas": [1e-3], "steps": 6}
     there = run_sweep(tmp_path / "m.py", out=tmp_path / "there", jobs=2, listener=heard.append, **options)
@@ -185,7 +187,7 @@ def test_a_loader_may_have_workers_of_its_own(tmp_path, kept):
 
 
 def test_a_loader_with_workers_that_cannot_travel_is_made_where_it_is_read(tmp_path):
-    loader = "return torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2, persistent_workers=True)"
+    loader = LOADER.format(kept=True)
     rows = ROWS.format(bytes=0, more="").replace("bytes(0)", "lambda: 0").replace("return Rows()", loader)
     (tmp_path / "m.py").write_text(rows)
     heard, options = [], {"alphas": [1e-3], "steps": 6}

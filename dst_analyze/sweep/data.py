@@ -82,14 +82,6 @@ class LoaderBatches:
     loader: Any
     note: str = ""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Workers that a loader keeps from epoch to epoch stay where they are; it starts others where it arrives."""
-        loader = self.loader
-        if getattr(loader, "_iterator", None) is not None and isinstance(loader, DataLoader):
-            loader = copy.copy(loader)
-            loader._iterator = None
-        return LoaderBatches, (loader, self.note)
-
     @property
     def per_epoch(self) -> int | None:
         try:
@@ -144,8 +136,22 @@ def as_batches(
                 place=place,
                 hint="set the batch size in the loader, or return the data set itself",
             )
-        return _kept(value, needed, place) if _one_shot(value) else LoaderBatches(value)
+        return _kept(value, needed, place) if _one_shot(value) else LoaderBatches(_with_new_workers(value))
     raise DataError(f"it returned {type(value).__name__}, which is not data", place=place, hint=_FORMS)
+
+
+def _with_new_workers(loader: Any) -> Any:
+    """A loader that keeps its workers as one that has new ones for each pass over the data.
+
+    Those that are kept serve one pass at a time: a score taken in the middle of an epoch would end it. They belong to
+    one process, and draw other numbers in their second pass than new ones do.
+    """
+    if not isinstance(loader, DataLoader) or not loader.persistent_workers:
+        return loader
+    own = copy.copy(loader)
+    own._iterator = None
+    object.__setattr__(own, "persistent_workers", False)  # which a loader's own __setattr__ refuses
+    return own
 
 
 def _one_shot(value: Any) -> bool:
