@@ -24,8 +24,9 @@ MADE_FROM_FILE = f"{__package__}.user_"
 class FileSpec(ModuleSpec):
     """Where such a module comes from. It is in no package, whatever its name says: `from . import` fails as ever."""
 
+    loader: SourceFileLoader
+
     def __init__(self, name: str, file: Path | str) -> None:
-        self.loader: SourceFileLoader
         super().__init__(name, _Loader(name, str(file)), origin=str(file))
         self.has_location = True
 

@@ -36,8 +36,12 @@ class Suggestion:
 
     plan: SlimPlan
     folder: Path
-    source: Path | None
-    no_source: str = ""
+    no_source: str = ""  # why it could not be written just now
+
+    @property
+    def source(self) -> Path | None:
+        path = self.folder / SLIM_SOURCE
+        return path if path.exists() else None
 
     @property
     def built_by(self) -> str:
@@ -55,8 +59,7 @@ def suggested_once(
     """The suggestion of a run, or why there is none; one that is there already is not replaced, unless ``again``."""
     folder = record.folder
     if (folder / PLAN).exists() and not again:
-        source = folder / SLIM_SOURCE
-        return Suggestion(read_plan(folder), folder, source if source.exists() else None)
+        return Suggestion(read_plan(folder), folder)
     try:
         coupling = couple(traced)
         write_groups(folder, traced, coupling)
@@ -87,19 +90,18 @@ def write_suggestion(
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
     model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
-    source: Path | None = folder / SLIM_SOURCE
-    no_source = ""
+    source, no_source = folder / SLIM_SOURCE, ""
     try:
-        write_source(model, folder / SLIM_SOURCE)
+        write_source(model, source)
     except SourceError as error:
-        source, no_source = None, str(error)
-        for stale in (folder / SLIM_SOURCE, (folder / SLIM_SOURCE).with_suffix(".safetensors")):
+        no_source = str(error)
+        for stale in (source, source.with_suffix(".safetensors")):
             stale.unlink(missing_ok=True)  # of another plan
     write_csv(folder / CHANGES, spreadsheet_safe(changed_lines(traced, model), ["layer"]))
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
     (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
-    return Suggestion(plan, folder, source, no_source)
+    return Suggestion(plan, folder, no_source)
 
 
 def read_plan(folder: Path) -> SlimPlan:

@@ -21,8 +21,7 @@ from dst_analyze.text import percent, short
 SLIM, DENSE = "slim", "dense"
 UNIFORM, RANDOM, FAN_IN = "uniform", "random", "fan-in"
 CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
-"""What is trained for a proof; the last only where there is a sweep."""
-"""The contenders that every proof has, by name."""
+"""What is trained for a proof, by name; the last only where there is a sweep."""
 _CONFIDENCE = 0.95
 
 

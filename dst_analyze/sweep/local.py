@@ -34,7 +34,9 @@ class LocalWorkers:
         self._light = False  # whether an earlier run found that data cannot be sent: nobody is told twice
 
     def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
-        crew = _Crew(task, errands, self.again, emit, light=self._light)
+        # A model and data that were asked for by name are nobody else's.
+        sent = own(task) if self.again is None else task
+        crew = _Crew(Shipment(sent, self.again, emit, light=self._light), deque(errands), emit)
         if crew.waiting:
             warm_up()
         yield from run_crew(crew, self.jobs, task, emit)
@@ -61,13 +63,9 @@ class _Worker:
 class _Crew:
     """The workers of one task: who waits, who runs, and what to do about those that die."""
 
-    def __init__(
-        self, task: Task, errands: Iterable[Errand[Any]], again: Request | None, emit: Emit, *, light: bool
-    ) -> None:
-        self.emit = emit
-        self.waiting, self.running = deque(errands), list[_Worker]()
-        # A model and data that were asked for by name are nobody else's.
-        self.shipment = Shipment(own(task) if again is None else task, again, emit, light=light)
+    def __init__(self, shipment: Shipment, waiting: deque[Errand[Any]], emit: Emit) -> None:
+        self.shipment, self.waiting, self.emit = shipment, waiting, emit
+        self.running: list[_Worker] = []
         self.killed: Counter[str] = Counter()
 
     @property

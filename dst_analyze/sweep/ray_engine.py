@@ -27,7 +27,7 @@ from dst_analyze.model.failures import headline
 from dst_analyze.sweep.engine import run_crew
 from dst_analyze.sweep.errand import Done, Errand, Output
 from dst_analyze.sweep.events import Emit, Notice
-from dst_analyze.sweep.local import ATTEMPTS
+from dst_analyze.sweep.local import ATTEMPTS, UNREAD
 from dst_analyze.sweep.luggage import Luggage
 from dst_analyze.sweep.parcel import UNSENDABLE, Shipment
 from dst_analyze.sweep.plan import Request
@@ -260,7 +260,7 @@ class _Crew:
             taken = time.perf_counter() - worker.started
             return Done(worker.errand.failed(f"a worker could not read the task: {why}", taken))
         if worker.parcel is self.shipment.parcel:
-            self.shipment.lighten(f"a worker could not read them: {why}")
+            self.shipment.lighten(f"{UNREAD}: {why}")
             self.load = self._loaded()
         self.waiting.appendleft(worker.errand)
         return None
