@@ -103,7 +103,7 @@ def _einsum(m: Net, x: torch.Tensor) -> torch.Tensor:
     return m.head(torch.einsum("bhqk,bkhd->bqhd", scores, v).flatten(2))
 
 
-def _linears(**sizes: tuple[int, int]) -> dict[str, nn.Module]:
+def linears(**sizes: tuple[int, int]) -> dict[str, nn.Module]:
     return {name: nn.Linear(*size) for name, size in sizes.items()}
 
 
@@ -462,7 +462,7 @@ CASES: dict[str, Case] = {
         lambda: Net(
             lambda m, x: m.head(m.both(m.one(x), m.two(x))),
             both=nn.Bilinear(6, 4, 5),
-            **_linears(one=(5, 6), two=(5, 4), head=(5, 4)),
+            **linears(one=(5, 6), two=(5, 4), head=(5, 4)),
         ),
         vectors(),
         {"one": (6, 6), "two": (4, 4), "both": (5, 5)},
@@ -484,24 +484,24 @@ CASES: dict[str, Case] = {
         {"0": (8, 8)},
     ),
     "attention-separate": Case(
-        lambda: Net(_separate, **_linears(embed=(6, 6), q=(6, 8), k=(6, 8), v=(6, 12), out=(12, 7), head=(7, 4))),
+        lambda: Net(_separate, **linears(embed=(6, 6), q=(6, 8), k=(6, 8), v=(6, 12), out=(12, 7), head=(7, 4))),
         sequences(),
         {"embed": (6, 6), "q": (4, 8), "out": (7, 7)},
     ),
     "attention-packed": Case(
-        lambda: Net(_packed, **_linears(qkv=(8, 24), out=(8, 7), head=(7, 4))),
+        lambda: Net(_packed, **linears(qkv=(8, 24), out=(8, 7), head=(7, 4))),
         sequences(8),
         {"qkv": (4, 24), "out": (7, 7)},
     ),
     "attention-one-head": Case(
-        lambda: Net(_chunked, **_linears(qkv=(6, 24), out=(8, 7), head=(7, 4))),
+        lambda: Net(_chunked, **linears(qkv=(6, 24), out=(8, 7), head=(7, 4))),
         sequences(),
         {"qkv": (8, 16), "qkv#2": (8, 8), "out": (7, 7)},
     ),
     "attention-einsum": Case(
         lambda: Net(
             _einsum,
-            **_linears(q=(6, 8), k=(6, 8), v=(6, 8), head=(8, 4)),
+            **linears(q=(6, 8), k=(6, 8), v=(6, 8), head=(8, 4)),
             bias=nn.Parameter(torch.randn(9, 2)),
             index=nn.Buffer(torch.arange(25) % 9),
         ),
@@ -528,7 +528,7 @@ CASES: dict[str, Case] = {
     "mixer": Case(
         lambda: Net(
             _mixer,
-            **_linears(embed=(6, 8), tokens_in=(5, 7), tokens_out=(7, 5), inner=(8, 10), out=(10, 8), head=(8, 4)),
+            **linears(embed=(6, 8), tokens_in=(5, 7), tokens_out=(7, 5), inner=(8, 10), out=(10, 8), head=(8, 4)),
         ),
         sequences(),
         {"embed": (8, 8), "tokens_in": (7, 7), "inner": (10, 10)},
@@ -536,7 +536,7 @@ CASES: dict[str, Case] = {
     "two-axes-flattened": Case(  # hidden tokens and channels in one axis: each may leave by itself
         lambda: Net(
             lambda m, x: m.head(m.tokens_in(m.embed(x).transpose(1, 2)).flatten(1)),
-            **_linears(embed=(6, 4), tokens_in=(5, 3), head=(12, 4)),
+            **linears(embed=(6, 4), tokens_in=(5, 3), head=(12, 4)),
         ),
         sequences(),
         {"embed": (4, 4), "tokens_in": (3, 3)},
@@ -550,7 +550,7 @@ CASES: dict[str, Case] = {
     ),
     "gru": Case(_recurrent(nn.GRU), sequences(), {"embed": (7, 7), "layer.weight_ih_l0": (6, 18)}),
     "lstm-cell": Case(
-        lambda: Net(_cells, cell=nn.LSTMCell(6, 5), **_linears(first_h=(6, 5), first_c=(6, 5), head=(5, 4))),
+        lambda: Net(_cells, cell=nn.LSTMCell(6, 5), **linears(first_h=(6, 5), first_c=(6, 5), head=(5, 4))),
         sequences(),
         {"first_h": (5, 5)},
     ),
@@ -558,7 +558,7 @@ CASES: dict[str, Case] = {
     "used-twice": Case(
         lambda: Net(
             lambda m, x: m.head(m.inner(torch.tanh(m.inner(m.stem(x))))),
-            **_linears(stem=(5, 8), inner=(8, 8), head=(8, 4)),
+            **linears(stem=(5, 8), inner=(8, 8), head=(8, 4)),
         ),
         vectors(),
         {"stem": (8, 8)},

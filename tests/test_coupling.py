@@ -9,6 +9,7 @@ import networkx as nx
 import pytest
 import torch
 from channels import CASES, Case, Net, Strange, conv, images, vectors
+from channels_as_written import ALL_CASES
 from torch import nn
 from torch.nn import functional as F
 from zoo import ZOO
@@ -18,6 +19,7 @@ from dst_analyze.model.vision import torchvision_module
 from dst_analyze.slimming.calls import Act, Call, register_channel_rule
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
+from dst_analyze.slimming.meeting import spelt_out
 
 
 def coupling_of(build: Callable[[], nn.Module], inputs: Callable[[], Any]) -> Coupling:
@@ -29,7 +31,7 @@ def reasons(coupling: Coupling) -> dict[str, str]:
     return {frozen.group: frozen.reason for frozen in coupling.frozen}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 def test_groups_are_those_a_reader_would_write_down(case: Case) -> None:
     coupling = coupling_of(case.build, case.inputs)
     assert {group.name: (group.width, group.channels) for group in coupling.removable} == case.groups
@@ -53,14 +55,50 @@ def test_inputs_and_outputs_stay() -> None:
 
 
 def test_an_operation_not_in_the_table_freezes_what_it_touches_and_says_where() -> None:
-    net = Net(
-        lambda m, x: m.head(F.local_response_norm(m.stem(x), 2).mean((2, 3))), stem=conv(3, 8), head=nn.Linear(8, 4)
-    )
+    net = Net(lambda m, x: m.head(torch.cummax(m.stem(x), 1)[0].mean((2, 3))), stem=conv(3, 8), head=nn.Linear(8, 4))
     coupling = coupling_of(lambda: net, images())
     assert coupling.removable == ()
     reason = reasons(coupling)["stem"]
-    assert "not understood (local_response_norm at " in reason
+    assert "not understood (cummax at " in reason
     assert "channels.py:" in reason
+
+
+def test_an_operation_used_in_a_way_no_rule_foresaw_costs_its_own_channels_only() -> None:
+    def use(m: Net, x: torch.Tensor) -> torch.Tensor:
+        (places,) = torch.where((y := m.stem(x)) > 0)[1:]
+        return m.head(m.inner(y)) + places.sum()
+
+    net = Net(use, stem=nn.Linear(5, 8), inner=nn.Linear(8, 6), head=nn.Linear(6, 4))
+    coupling = coupling_of(lambda: net, vectors())
+    assert [group.name for group in coupling.removable] == ["inner"]
+    assert "used in a way that is not understood" in reasons(coupling)["stem"]
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("b i j, b j k", [(2, 3, 4), (2, 4, 5)]),
+        ("...ij,...jk->...ik", [(6, 2, 3, 4), (2, 4, 5)]),
+        ("...ij,jk", [(6, 2, 3, 4), (4, 5)]),
+        ("zA,zb", [(3, 4), (3, 5)]),
+        ("i...,i...->...", [(3, 4), (3, 4)]),
+    ],
+)
+def test_an_einsum_spelt_out_is_the_same(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    tensors = [torch.randn(shape) for shape in shapes]
+    spelt = spelt_out(equation, [tensor.ndim for tensor in tensors])
+    assert spelt is not None
+    inputs, output = spelt
+    assert not set("".join(inputs) + output) & set(". ")
+    torch.testing.assert_close(
+        torch.einsum(f"{','.join(inputs)}->{output}", *tensors), torch.einsum(equation, *tensors)
+    )
+
+
+@pytest.mark.parametrize("equation", ["ii->i", "...i->i", torch.zeros(2)])
+def test_an_einsum_that_repeats_or_sums_what_it_does_not_name_is_left_alone(equation: Any) -> None:
+    assert spelt_out(equation, [2]) is None
 
 
 def test_opaque_leaves_stay_with_all_they_touch() -> None:
@@ -89,13 +127,13 @@ def test_without_a_graph_every_layer_stays() -> None:
 
 
 def test_a_strangers_function_is_never_taken_for_element_wise_until_it_is_registered() -> None:
-    net = Net(lambda m, x: m.head(torch.frac(m.stem(x))), stem=nn.Linear(5, 8), head=nn.Linear(8, 4))
-    assert "not understood (frac" in reasons(coupling_of(lambda: net, vectors()))["stem"]
+    net = Net(lambda m, x: m.head(torch.special.erfcx(m.stem(x))), stem=nn.Linear(5, 8), head=nn.Linear(8, 4))
+    assert "not understood (special_erfcx" in reasons(coupling_of(lambda: net, vectors()))["stem"]
 
     def same_place(call: Call) -> Act:
         return call.out(call.x.families)
 
-    register_channel_rule(torch.frac, same_place)
+    register_channel_rule(torch.special.erfcx, same_place)
     assert [group.name for group in coupling_of(lambda: net, vectors()).removable] == ["stem"]
 
 

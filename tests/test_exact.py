@@ -8,16 +8,20 @@ from typing import Any
 import pytest
 import torch
 from channels import CASES, Net
+from channels_as_written import ALL_CASES
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from zoo import ZOO, StandardisedConv
 
 from dst_analyze import exact_slim
 from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.slimming.exact import ExactSlim
 
-MODELS: dict[str, Any] = {**{f"zoo-{k}": v for k, v in ZOO.items()}, **{f"channels-{k}": v for k, v in CASES.items()}}
+MODELS: dict[str, Any] = {
+    **{f"zoo-{k}": v for k, v in ZOO.items()},
+    **{f"channels-{k}": v for k, v in ALL_CASES.items()},
+}
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -48,10 +52,15 @@ def riddled(model: nn.Module, inputs: Any, seed: int) -> MaskedModel:
 
 def check_equal(masked: nn.Module, found: ExactSlim, inputs: Any) -> None:
     with torch.no_grad():
-        expected, ours = tensors(masked.eval()(inputs)), tensors(found.model.eval()(inputs))
+        given = inputs if isinstance(inputs, tuple) else (inputs,)
+        expected, ours = tensors(masked.eval()(*given)), tensors(found.model.eval()(*given))
     for one, two in zip(expected, ours, strict=True):
         scale = float(one[one.isfinite()].abs().max()) if bool(one.isfinite().any()) else 0.0
         torch.testing.assert_close(two, one, rtol=1e-5, atol=1e-5 * scale, equal_nan=True)
+
+
+def changed(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.randn_like(tensor) * 3 if tensor.is_floating_point() else tensor.flip(0)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -63,7 +72,7 @@ def test_outputs_stay(name: str) -> None:
         before = {key: tensor.clone() for key, tensor in masked.state_dict().items()}
         found = exact_slim(masked, inputs)
         check_equal(masked, found, inputs)
-        check_equal(masked, found, torch.randn_like(inputs) * 3 if inputs.is_floating_point() else inputs.flip(0))
+        check_equal(masked, found, tree_map(changed, inputs))
         assert all(torch.equal(before[key], tensor) for key, tensor in masked.state_dict().items())
 
 

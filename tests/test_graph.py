@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import fx, nn
 from torch.nn.utils import rnn
 
@@ -365,6 +366,27 @@ def test_a_graph_for_one_batch_size_says_so(batch: int) -> None:
 
 
 CONSTANT = torch.arange(8)
+
+
+def test_what_einops_remembers_of_a_shape_does_not_fix_it() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(6, 24)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = rearrange(self.qkv(x), "b n (h d) -> (b h) n d", h=4)
+            return rearrange(x, "(b h) n d -> b n (h d)", h=4)
+
+    model, x = Heads(), torch.randn(2, 5, 6)
+    model(x)
+    trace = trace_graph(model, Inputs((x,)))
+    assert trace.graph_module is not None
+    assert not [note for note in trace.notes if note.startswith("holds for batch size")]
+    for shape in ((3, 5, 6), (2, 7, 6)):
+        other = torch.randn(shape)
+        torch.testing.assert_close(trace.graph_module(other), model(other))
+    assert " 1 * " not in trace.graph_module.code
 
 
 def test_tensors_from_outside_are_constants() -> None:

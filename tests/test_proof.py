@@ -14,6 +14,7 @@ from torch import nn
 from dst_analyze import Analysis
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError
+from dst_analyze.slimming.contenders import ALIKE
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import GroupEvidence
 from dst_analyze.slimming.plan import plan_widths
@@ -47,6 +48,8 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     found = verify_plan(task, plan, **options, listener=heard.append)
     assert [e.name for e in found.entries] == ["dense", "slim", "uniform", "random"]
     assert found.entry("slim").scores == found.entry("uniform").scores  # of one group there is one way to thin it
+    assert found.entry("uniform").about == f"every group thinned alike{ALIKE}"
+    assert (found.entry("dense").about, found.entry("slim").about) == ("the model as it is", "the suggestion")
     assert found.entry("slim").params == plan.new_params < found.entry("dense").params
     assert found.entry("slim").memory < found.entry("dense").memory
     assert all(score > 0.5 for e in found.entries for score in e.scores)

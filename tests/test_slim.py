@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from channels import CASES, Case, Net, Strange
+from channels_as_written import ALL_CASES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -41,7 +42,7 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 def test_any_removal_gives_the_planned_shapes_and_trains(case: Case) -> None:
     traced, coupling = read(case)
     before = {name: tensor.clone() for name, tensor in traced.model.state_dict().items()}
@@ -64,7 +65,7 @@ def test_any_removal_gives_the_planned_shapes_and_trains(case: Case) -> None:
 
 
 # A weight under weight norm cannot be silent: its direction would be zero divided by zero.
-AUDIBLE = {name: case for name, case in CASES.items() if name != "weight-norm"}
+AUDIBLE = {name: case for name, case in ALL_CASES.items() if name != "weight-norm"}
 
 
 @pytest.mark.parametrize("case", AUDIBLE.values(), ids=AUDIBLE.keys())
@@ -109,6 +110,15 @@ def test_removing_nothing_changes_nothing() -> None:
         with torch.no_grad():
             torch.testing.assert_close(same(*traced.inputs.tensors()), traced.inputs.call(traced.model))
         assert list(same.state_dict()) == list(traced.model.state_dict())
+
+
+def test_a_device_built_into_the_trace_is_the_inputs() -> None:
+    """Models are moved: a state made by ``.to(device)`` must not stay behind."""
+    traced, coupling = read(ALL_CASES["tutorial-lstm"])
+    small = slim(traced, {"lstm.weight_ih_l0": [1, 4]}, coupling=coupling)
+    values = [leaf for node in small.graph.nodes for leaf in tree_leaves([node.args, node.kwargs])]
+    assert not [value for value in values if isinstance(value, torch.device)]
+    assert "device_1 = inputs_0.device" in small.code
 
 
 def test_layers_say_what_they_are() -> None:

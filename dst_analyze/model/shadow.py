@@ -121,6 +121,8 @@ class ShadowTracer(TorchFunctionMode):
         value = function(*(plain(arg) for arg in args))
         if self._paused or type(value) not in (int, float):
             return value
+        if function is operator.mul and any(type(arg) is int and arg == 1 for arg in args):
+            return next(arg for arg in args if isinstance(arg, Number))  # products that begin with one
         return self._remembering(value, self._create("call_function", function, self._arguments(args)))
 
     def answered(self, question: str, answer: object) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.fx.node import map_aggregate
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.dead_code import sweep
@@ -47,6 +48,7 @@ def slim(
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
+        _free_devices(built.graph, traced.inputs.tensors())
         sweep(built.graph)
         built.delete_all_unused_submodules()
         _reorder(built, traced.model)
@@ -188,6 +190,22 @@ def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
         node.update_arg(2, mode)
     else:
         node.update_kwarg("training", mode)
+
+
+def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
+    """Where the trace has the example's device built in (``.to(device)``), it is the input's: models are moved."""
+    if not inputs:
+        return
+    here, places = inputs[0].device, [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(places[-1]):
+        # Swept away again where nobody asks for it.
+        free = graph.create_node("call_function", getattr, (places[0], "device"), name="device")
+
+    def follow(value: Any) -> Any:
+        return free if isinstance(value, torch.device) and value == here else value
+
+    for node in graph.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, follow), map_aggregate(node.kwargs, follow)
 
 
 # --- fitting ----------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class ConstancyRun(fx.Interpreter):
             marked = self._convolved(n, convolution_of(n, module, self.env.__getitem__), result)
         elif not any(bool(leaf.any()) for leaf in inside):
             return tree_map(_none, result)
-        elif rule is elementwise:
+        elif rule is elementwise and isinstance(result, torch.Tensor):
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
         elif op in ("linear", "Linear", "addmm") or op in _PRODUCTS:
             marked = self._contracted(n, op, module, marks, possible)
@@ -171,13 +171,12 @@ class ConstancyRun(fx.Interpreter):
 
     def _convolved(self, n: fx.Node, kernel: Convolution | None, result: torch.Tensor) -> Any:
         """Channel by channel; padded, a constant that is not zero makes a border, so it counts as moving."""
-        if kernel is None or any(
-            bool(self.moving(node).any()) for node in n.all_input_nodes if node is not kernel.source
-        ):
+        others = [self.moving(node) for node in n.all_input_nodes if kernel is None or node is not kernel.source]
+        if kernel is None or any(bool(marks.any()) for marks in others if isinstance(marks, torch.Tensor)):
             return None
         x = self.moving(kernel.source) if kernel.unpadded else self.possible(kernel.source)
-        others = [dim for dim in range(x.ndim) if dim != kernel.channel(x)]
-        made = (kernel.reading & (x.any(dim=others) if others else x)).any(1)
+        along = [dim for dim in range(x.ndim) if dim != kernel.channel(x)]
+        made = (kernel.reading & (x.any(dim=along) if along else x)).any(1)
         return made.view([-1 if dim == kernel.channel(x) else 1 for dim in range(result.ndim)]).expand(result.shape)
 
     def _run_on(self, n: fx.Node, marks: Any) -> Any:
@@ -234,7 +233,8 @@ def convolution_of(n: fx.Node, module: Any, value: Callable[[fx.Node], Any]) -> 
     weight = argument(n, 1, "weight")
     if not isinstance(weight, fx.Node):
         return None
-    return Convolution(source, value(weight), argument(n, 6, "groups", 1), argument(n, 4, "padding", 0), transposed)
+    groups, padding = fx.map_arg((argument(n, 6, "groups", 1), argument(n, 4, "padding", 0)), value)
+    return Convolution(source, value(weight), groups, padding, transposed)
 
 
 def argument(n: fx.Node, position: int, name: str, default: Any = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from dst_analyze.slimming.plan import null_evidence, plan_widths
 from dst_analyze.slimming.values import DENSE, FAN_IN, RANDOM, SLIM, UNIFORM, SlimPlan
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.trial import ModelSource
+
+ALIKE = ", which here gives the same widths"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,15 @@ def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | No
         found.append(
             Contender(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
         )
-    return found
+    widths = _widths(plan)
+    return [
+        c if c.plan in (None, plan) or _widths(c.plan) != widths else replace(c, about=f"{c.about}{ALIKE}")
+        for c in found
+    ]
+
+
+def _widths(plan: SlimPlan | None) -> dict[str, int]:
+    return {group.group: group.new_width for group in plan.groups} if plan else {}
 
 
 class Flat(nn.Module):

@@ -36,9 +36,13 @@ def _unknown(layer: LayerFacts, traced: TracedModel) -> Group:
 
 
 def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
-    """The example, of its batch no more than two: channels are the same in all of it."""
+    """The example, of its batch no more than two: channels are the same in all of it.
+
+    Whole, if not every tensor begins with the batch: what looks like one may be the nodes of a graph.
+    """
     size = traced.inputs.batch_size
     tensors = [tensor.clone() for tensor in traced.inputs.tensors()]
     if size <= 2 or any(note.startswith("holds for batch size") for note in traced.notes):
         return tensors
-    return [tensor[:2] if tensor.ndim and tensor.shape[0] == size else tensor for tensor in tensors]
+    batched = all(tensor.shape[0] == size for tensor in tensors if tensor.ndim)
+    return [tensor[:2] if tensor.ndim else tensor for tensor in tensors] if batched else tensors

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import string
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from dst_analyze.slimming.calls import Act, Call, frozen_module, module_rule, rules
 from dst_analyze.slimming.labels import collapsed
@@ -15,17 +16,21 @@ from dst_analyze.slimming.meeting import contract, meet
 
 # fmt: off
 _ELEMENTWISE = (
-    "abs", "add", "addcdiv", "addcmul", "alpha_dropout", "atan2", "bernoulli", "bitwise_and", "bitwise_not",
-    "bitwise_or", "celu", "clamp", "clamp_max", "clamp_min", "clip", "clone", "contiguous", "copy", "cos", "cosh",
-    "cpu", "cuda", "detach", "div", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "eq", "erf", "exp",
-    "exp2", "expm1", "feature_alpha_dropout", "fill", "float", "floor", "floordiv", "floor_divide", "fmod", "ge",
-    "gelu", "gt", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "invert", "isfinite", "isnan", "le",
-    "leaky_relu", "lerp", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logit",
-    "logsigmoid", "lt", "masked_fill", "maximum", "minimum", "mish", "mod", "mul", "multiply", "nan_to_num", "ne",
-    "neg", "negative", "ones_like", "pos", "positive", "pow", "rand_like", "randn_like", "reciprocal", "relu",
-    "relu6", "remainder", "requires_grad", "round", "rrelu", "rsqrt", "rsub", "selu", "sigmoid", "sign", "silu",
-    "sin", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh",
-    "tanhshrink", "threshold", "to", "trunc", "truediv", "type", "type_as", "where", "zero", "zeros_like",
+    "abs", "absolute", "acos", "acosh", "add", "addcdiv", "addcmul", "alpha_dropout", "arccos", "arccosh", "arcsin",
+    "arcsinh", "arctan", "arctan2", "arctanh", "asin", "asinh", "atan", "atan2", "atanh", "bernoulli", "bfloat16",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bool", "ceil", "celu", "clamp", "clamp_max",
+    "clamp_min", "clip", "clone", "contiguous", "copy", "copysign", "cos", "cosh", "cpu", "cuda", "detach", "div",
+    "divide", "double", "dropout", "dropout1d", "dropout2d", "dropout3d", "elu", "eq", "erf", "erfc", "erfinv", "exp",
+    "exp2", "expm1", "feature_alpha_dropout", "fill", "float", "float_power", "floor", "floordiv", "floor_divide",
+    "fmax", "fmin", "fmod", "frac", "ge", "gelu", "greater", "greater_equal", "gt", "half", "hardshrink",
+    "hardsigmoid", "hardswish", "hardtanh", "hypot", "int", "invert", "isclose", "isfinite", "isinf", "isnan", "le",
+    "leaky_relu", "lerp", "less", "less_equal", "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsigmoid", "long", "lt", "masked_fill",
+    "maximum", "minimum", "mish", "mod", "mul", "multiply", "nan_to_num", "ne", "neg", "negative", "not_equal",
+    "ones_like", "pos", "positive", "pow", "rand_like", "randn_like", "reciprocal", "relu", "relu6", "remainder",
+    "requires_grad", "round", "rrelu", "rsqrt", "rsub", "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc",
+    "sinh", "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tanhshrink",
+    "threshold", "to", "true_divide", "trunc", "truediv", "type", "type_as", "where", "xlogy", "zero", "zeros_like",
 )
 _MODULES = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid,
@@ -90,7 +95,7 @@ def _normalize(call: Call) -> Act:
 
 @rules("glu")
 def _glu(call: Call) -> Act:
-    dim = call.get(1, "dim", -1) % call.x.ndim
+    dim = getattr(call.module, "dim", call.get(1, "dim", -1)) % call.x.ndim
     for family in call.x.along(dim):
         half = family.shape[dim] // 2
         call.space.join(family.narrow(dim, 0, half), family.narrow(dim, half, half), call.reason("halves of a gate"))
@@ -99,9 +104,12 @@ def _glu(call: Call) -> Act:
 
 def _softmax_module(call: Call) -> Act:
     assert call.module is not None
-    return _along(call, getattr(call.module, "dim", None), "each value depends on all along the axis")
+    dim = -3 if isinstance(call.module, nn.Softmax2d) else getattr(call.module, "dim", None)
+    return _along(call, dim, "each value depends on all along the axis")
 
 
+module_rule(nn.GLU, _glu)
+module_rule(nn.Softmax2d, _softmax_module)
 module_rule(nn.Softmax, _softmax_module)
 module_rule(nn.LogSoftmax, _softmax_module)
 module_rule(nn.Softmin, _softmax_module)
@@ -109,10 +117,11 @@ module_rule(nn.Softmin, _softmax_module)
 
 # --- reductions -------------------------------------------------------------------------------------------------
 
-_EXACT = ("sum", "any", "count_nonzero")
+_EXACT = ("sum", "nansum", "any", "count_nonzero")
 
 
 @rules("mean", "sum", "amax", "amin", "std", "var", "norm", "prod", "all", "any", "logsumexp", "std_mean", "var_mean")
+@rules("nanmean", "nansum", "count_nonzero")
 def _reduction(call: Call) -> Any:
     if call.op == "norm" and not isinstance(call.get(2, "dim"), int | tuple | list):
         dim: Any = None
@@ -120,35 +129,40 @@ def _reduction(call: Call) -> Any:
         dim = call.get(2 if call.op == "norm" else 1, "dim")
     if isinstance(dim, bool) or (dim is not None and not isinstance(dim, int | tuple | list)):
         dim = None
-    return reduced(call, _dims(call.x, dim))
+    return reduced(call, call.x, _dims(call.x, dim))
 
 
 @rules("vector_norm", "linalg_vector_norm")
 def _vector_norm(call: Call) -> Any:
-    return reduced(call, _dims(call.x, call.get(2, "dim")))
+    return reduced(call, call.x, _dims(call.x, call.get(2, "dim")))
 
 
-@rules("max", "min")
+@rules("max", "min", "median")
 def _extremum(call: Call) -> Any:
     """Of two tensors, element by element; of one along an axis, with the places where it was found."""
     if len(call.acts) == 2:
         return elementwise(call)
     dim = call.get(1, "dim")
-    if dim is not None:
+    if dim is not None and not all(_takes_values(user) for user in call.node.users):
         call.freeze(call.x.along(dim), "its places are counted")
-    return reduced(call, _dims(call.x, dim))
+    return reduced(call, call.x, _dims(call.x, dim))
+
+
+def _takes_values(user: fx.Node) -> bool:
+    """Whether a node takes the first of two results, and leaves the places where it was found alone."""
+    return user.target in (operator.getitem, getattr) and user.args[1] in (0, "values")
 
 
 @rules("argmax", "argmin")
 def _place(call: Call) -> Any:
     dims = _dims(call.x, call.get(1, "dim"))
     call.freeze((family for dim in dims for family in call.x.along(dim)), "its places are counted")
-    return reduced(call, dims)
+    return reduced(call, call.x, dims)
 
 
-def reduced(call: Call, dims: Iterable[int]) -> Any:
+def reduced(call: Call, x: Act, dims: Iterable[int]) -> Any:
     """The labels left when axes are reduced; whether they are kept with length 1 is seen from the result."""
-    x, gone = call.x, set(dims)
+    gone = set(dims)
     if call.op not in _EXACT:
         call.inexact(x, gone, f"the {call.op} is taken over the axis")
     letters = string.ascii_letters[: x.ndim]

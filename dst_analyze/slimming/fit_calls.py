@@ -13,6 +13,7 @@ from torch import fx
 from dst_analyze.slimming.calls import op_name, rule_for
 from dst_analyze.slimming.elementwise import elementwise
 from dst_analyze.slimming.groups import Layout
+from dst_analyze.slimming.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE
 from dst_analyze.slimming.widths import Slimming
 
 
@@ -62,6 +63,8 @@ def _fits(*names: str) -> Callable[[Fit], Fit]:
 def fit_call(site: Site) -> None:
     """Make the numbers in a call's arguments fit the widths that are left."""
     rule = rule_for(site.node, None)
+    if site.node.name in site.slimming.coupling.numbers:
+        return  # sizes among themselves: what is made of them is judged where it is used
     if rule is elementwise:
         _keep_numbers(site)
     elif (fit := _FITS.get(op_name(site.node, None))) is not None:
@@ -82,36 +85,35 @@ def _keep_numbers(site: Site) -> None:
     site.node.kwargs = fx.map_arg(site.node.kwargs, old)
 
 
-def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer: bool) -> list[Any]:
-    """Sizes that come true: those that already do are left as they are, so that batches stay free."""
+def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
+    """Sizes of the axes from ``first`` on that come true: those that do are left as they are, so batches stay free.
+
+    Of those that do not, one can be left open: a computed one, rather of an axis without channels, which has a batch.
+    """
     values = [site.values(item) for item in items]
-    inferred = -1 in values
-    result: list[Any] = []
-    for item, value, size in zip(items, values, expected, strict=True):
-        if value in (-1, size):
-            result.append(item)
-        elif infer and isinstance(item, fx.Node) and not inferred:
-            result.append(-1)
-            inferred = True
-        else:
-            result.append(size)
+    wrong = [i for i, (value, size) in enumerate(zip(values, expected, strict=True)) if value not in (-1, size)]
+    result = [expected[i] if i in wrong else item for i, item in enumerate(items)]
+    computed = [i for i in wrong if isinstance(items[i], fx.Node)]
+    if infer and computed and -1 not in values:
+        layout = site.slimming.layout(site.node)
+        result[min(computed, key=lambda i: bool(layout.axes[first + i]))] = -1
     return result
 
 
-def _sizes(site: Site, *, infer: bool) -> None:
-    """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike."""
+def _sizes(site: Site, *, infer: bool, start: int = 1) -> None:
+    """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike; sizes begin at the argument ``start``."""
     node, expected = site.node, site.expected
     name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
     if name is not None:
         items = _listed(site, node.kwargs[name])
         if items is not None:
             node.update_kwarg(name, _fitted(site, items, expected, infer=infer))
-    elif len(node.args) == 2 and not isinstance(site.values(node.args[1]), int):
-        items = _listed(site, node.args[1])
+    elif len(node.args) > start and not isinstance(site.values(node.args[start]), int):
+        items = _listed(site, node.args[start])
         if items is not None:
-            node.update_arg(1, _fitted(site, items, expected, infer=infer))
+            node.update_arg(start, _fitted(site, items, expected, infer=infer))
     else:
-        node.args = (node.args[0], *_fitted(site, node.args[1:], expected, infer=infer))
+        node.args = (*node.args[:start], *_fitted(site, node.args[start:], expected, infer=infer))
 
 
 def _listed(site: Site, sizes: Any) -> list[Any] | None:
@@ -130,9 +132,14 @@ def _view(site: Site) -> None:
         _sizes(site, infer=True)
 
 
-@_fits("expand", "broadcast_to", "new_zeros", "new_ones", "new_empty")
+@_fits("expand", "broadcast_to", *METHODS_THAT_MAKE)
 def _expand(site: Site) -> None:
     _sizes(site, infer=False)
+
+
+@_fits(*FUNCTIONS_THAT_MAKE)
+def _made(site: Site) -> None:
+    _sizes(site, infer=False, start=0)
 
 
 @_fits("unflatten")
@@ -142,7 +149,7 @@ def _unflatten(site: Site) -> None:
         return
     dim = site.values(site.argument(1, "dim")) % len(layout.shape)
     items = list(site.argument(2, "sizes"))
-    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True))
+    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
 
 
 @_fits("chunk", "split", "split_with_sizes", "tensor_split")
@@ -246,10 +253,12 @@ def _group_norm(site: Site) -> None:
 
 @_fits("conv1d", "conv2d", "conv3d")
 def _convolution(site: Site) -> None:
-    if site.values(site.argument(6, "groups", 1)) == 1:
-        return
+    """A number of groups that is computed from sizes, such as that of the channels, comes out right by itself."""
+    groups = site.values(site.argument(6, "groups", 1))
     x, weight = site.values(site.argument(0, "input")), site.values(site.argument(1, "weight"))
-    site.set(6, "groups", x.shape[x.ndim - weight.ndim + 1] // weight.shape[1])
+    fitting = x.shape[x.ndim - weight.ndim + 1] // weight.shape[1]
+    if groups not in (1, fitting):
+        site.set(6, "groups", fitting)
 
 
 @_fits("scaled_dot_product_attention")
@@ -257,11 +266,11 @@ def _attention(site: Site) -> None:
     """The scale the weights were trained with, where channels of a head have left."""
     layout = site.input_layout()
     if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:
-        scale = site.argument(6, "scale")
+        scale = site.old(site.argument(6, "scale"))
         site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
 
 
-@_fits("zeros", "ones", "empty", "full", "arange", "linspace", "eye", "randn", "rand")
-def _created(site: Site) -> None:
-    """A tensor made from sizes alone keeps the size it had."""
+@_fits("arange", "linspace", "eye")
+def _counted(site: Site) -> None:
+    """A table made from sizes alone keeps the size it had."""
     _keep_numbers(site)

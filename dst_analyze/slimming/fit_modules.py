@@ -25,7 +25,7 @@ def fit_module(module: Any, node: fx.Node, inputs: Sequence[Any], slimming: Slim
         module.out_features, module.in1_features, module.in2_features = module.weight.shape
     elif isinstance(module, nn.modules.conv._ConvNd):
         _fit_convolution(module, tensor)
-    elif isinstance(module, nn.Embedding):
+    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
         module.num_embeddings, module.embedding_dim = module.weight.shape
     elif isinstance(module, nn.modules.batchnorm._NormBase):
         sizes = [t.shape[0] for t in (module.weight, module.running_mean) if t is not None]

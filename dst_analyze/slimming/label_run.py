@@ -9,11 +9,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from dst_analyze.errors import DstError
 from dst_analyze.model.symbolic import is_stochastic
-from dst_analyze.slimming import elementwise, layers, recurrent, shapes  # noqa: F401  (each fills the table of rules)
+from dst_analyze.slimming import elementwise, layers, placed, recurrent, shapes  # noqa: F401  (each fills the table of rules)
 from dst_analyze.slimming.calls import Act, Call, frozen_module, mapped_acts, op_name, place_of, rule_for, unlabelled
 from dst_analyze.slimming.labels import LabelSpace, Reason, spread
 from dst_analyze.slimming.tensors import canonical_names
+
+
+def makes(op: str) -> bool:
+    """Whether an operation makes a tensor from sizes alone."""
+    return op in (*shapes.FUNCTIONS_THAT_MAKE, *shapes.METHODS_THAT_MAKE)
 
 
 class LabelRun(fx.Interpreter):
@@ -79,22 +85,30 @@ class LabelRun(fx.Interpreter):
             }
             if n.target in self._opaque:
                 return self._not_understood(call)
-        elif not any(act.families for act in call.acts) and n.target is not operator.getitem:
+        elif not any(act.families for act in call.acts) and n.target is not operator.getitem and not makes(call.op):
             return _constant(unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
         rule = rule_for(n, module)
         if rule is None and module is not None and _is_chance(module, real(), result):
             return call.out(call.x.families)
         if not _acts(unlabelled(result)) and call.op != "setitem":
             return result  # a size, a truth: plain values
-        return rule(call) if rule else self._not_understood(call)
+        if any(0 in act.shape for act in (*call.acts, *_acts(unlabelled(result)))):
+            return self._not_understood(call, "nothing of the example comes here")
+        if rule is None:
+            return self._not_understood(call)
+        try:
+            return rule(call)
+        except DstError:
+            raise
+        except Exception as error:  # what no rule foresaw costs these channels, not the whole coupling
+            return self._not_understood(call, f"an operation used in a way that is not understood: {error}")
 
-    def _not_understood(self, call: Call) -> Any:
-        families = [family for act in call.acts for family in act.families]
-        call.freeze(families, "an operation that is not understood")
+    def _not_understood(self, call: Call, why: str = "an operation that is not understood") -> Any:
+        call.freeze((family for act in call.acts for family in act.families), why)
         for name, tensor in call.module.named_parameters() if call.module is not None else ():
             full = self._names[f"{call.node.target}.{name}"]
             for dim in (dim for dim in range(tensor.ndim) if tensor.shape[dim] > 1):
-                call.freeze([self.space.of(full, dim, tensor.shape[dim])], "an operation that is not understood")
+                call.freeze([self.space.of(full, dim, tensor.shape[dim])], why)
         return frozen_module(call)
 
     def _arguments(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dst_analyze.slimming.calls import Act, Call, module_rule, rules
-from dst_analyze.slimming.labels import spread, varying
-from dst_analyze.slimming.meeting import contract, meet
+from dst_analyze.slimming.labels import collapsed, spread, varying
+from dst_analyze.slimming.meeting import contract, meet, spelt_out
 
 
 def _lead(ndim: int) -> str:
@@ -61,6 +61,9 @@ def _bilinear_module(call: Call) -> Act:
 def convolution(call: Call, x: Act, weight: Act, bias: Act | None, groups: int, *, transposed: bool = False) -> Act:
     """Weight [out, in / groups, ...], or transposed [in, out / groups, ...]; kernels stay whole."""
     channel = x.ndim - weight.ndim + 1
+    if groups > 1 and not weight.constant:  # samples laid side by side, each with a kernel of its own
+        call.freeze((*x.families, *weight.families, *(bias.families if bias is not None else ())), "kernels per sample")
+        return call.out([])
     for dim in range(2, weight.ndim):
         call.freeze(weight.along(dim), "the size of a kernel")
         call.freeze((f for f in x.along(dim + channel - 1) if channel not in varying(f)), "convolved along the axis")
@@ -224,15 +227,12 @@ def _added(call: Call) -> Act:
 
 @rules("einsum")
 def _einsum(call: Call) -> Act:
-    equation = call.args[0]
-    if not isinstance(equation, str):
-        call.freeze((family for act in call.acts for family in act.families), "an einsum without an equation")
-        return call.out([])
-    sides, _, output = equation.replace(" ", "").partition("->")
-    inputs = sides.split(",")
-    if "->" not in equation or any("." in own or len(set(own)) < len(own) for own in (*inputs, output)):
+    spelt = spelt_out(call.args[0], [act.ndim for act in call.acts])
+    if spelt is None:
+        equation = call.args[0] if isinstance(call.args[0], str) else "without an equation"
         call.freeze((family for act in call.acts for family in act.families), f"the einsum {equation}")
         return call.out([])
+    inputs, output = spelt
     return contract(call, list(zip(call.acts, inputs, strict=True)), output)
 
 
@@ -240,9 +240,8 @@ def _einsum(call: Call) -> Act:
 def _attention(call: Call) -> Act:
     query, key, value = call.acts[:3]
     mask = call.get(3, "attn_mask")
-    if call.kwargs.get("enable_gqa") or call.get(7, "enable_gqa", False):
-        call.freeze((family for act in call.acts for family in act.families), "grouped queries")
-        return call.out([])
+    if call.get(7, "enable_gqa", False):
+        key, value = (_for_each_query(act, query.shape[-3]) for act in (key, value))
     batch = _lead(query.ndim - 2)
     scores = contract(call, [(query, f"{batch}ld"), (key, f"{batch}sd")], f"{batch}ls")
     if isinstance(mask, Act):
@@ -250,7 +249,14 @@ def _attention(call: Call) -> Act:
     return contract(call, [(scores, f"{batch}ls"), (value, f"{batch}sv")], f"{batch}lv")
 
 
+def _for_each_query(act: Act, heads: int) -> Act:
+    """Keys or values of grouped queries, each head as often as there are queries that look at it."""
+    times, shape = heads // act.shape[-3], (*act.shape[:-3], heads, *act.shape[-2:])
+    return Act(shape, tuple(collapsed(family.repeat_interleave(times, -3)) for family in act.families), act.constant)
+
+
 module_rule(nn.Linear, _linear_module)
 module_rule(nn.Bilinear, _bilinear_module)
 module_rule(nn.modules.conv._ConvNd, _conv_module)
 module_rule(nn.Embedding, _embedding_module)
+module_rule(nn.EmbeddingBag, _embedding_module)

@@ -25,13 +25,15 @@ from dst_analyze.slimming.calls import op_name, rule_for
 from dst_analyze.slimming.constancy import CONVOLUTIONS, ConstancyRun, argument, convolution_of, is_chance
 from dst_analyze.slimming.groups import Coupling, Layout, Mask
 from dst_analyze.slimming.labels import Numbers
+from dst_analyze.slimming.meeting import spelt_out
 from dst_analyze.slimming.tensors import canonical_names
 
 Constants = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-_SUMS = ("sum", "any", "count_nonzero")
+_SUMS = ("sum", "nansum", "any", "count_nonzero")
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__")
+_LOOKED_UP = ("embedding", "Embedding", "EmbeddingBag")
 _UNIFORM = 1e-6
 """How far a constant may differ between places, as a share of it: a pooled constant is rounded here and there."""
 
@@ -154,7 +156,7 @@ class Readers:
             self._dot_products(n, run)
         elif op in _SUMS:
             self._sum(n, run)
-        elif is_chance(op, n, module) or not (op in ("embedding", "Embedding") or _place_by_place(rule)):
+        elif is_chance(op, n, module) or not (op in _LOOKED_UP or _place_by_place(rule)):
             raise _UnclearError
 
     # Kinds of sums.
@@ -196,11 +198,11 @@ class Readers:
         self._letters_note([a, b], [first, second], "i", run)
 
     def _einsum(self, n: fx.Node, run: ConstancyRun) -> None:
-        sides, _, output = str(n.args[0]).replace(" ", "").partition("->")
-        inputs = sides.split(",")
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
-        if "." in sides or not output or len(tensors) != len(inputs):
+        spelt = spelt_out(n.args[0], [run.env[tensor].ndim for tensor in tensors])
+        if spelt is None:
             raise _UnclearError
+        inputs, output = spelt
         summed = "".join(dict.fromkeys(k for own in inputs for k in own if k not in output))
         self._letters_note(tensors, inputs, summed, run)
 
@@ -214,6 +216,8 @@ class Readers:
         self._note(found)
 
     def _dot_products(self, n: fx.Node, run: ConstancyRun) -> None:
+        if argument(n, 7, "enable_gqa", False):
+            raise _UnclearError
         query, key, value = (_tensor(n, i, name) for i, name in enumerate(("query", "key", "value")))
         batch = "ABCDEFGH"[: run.env[query].ndim - 2]
         self._letters_note([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)

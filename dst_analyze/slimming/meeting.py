@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -39,11 +41,35 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
         if dims & summed and dims - summed:
             call.space.prefer(family, summed)
         if dims - summed or not dims:
-            for dim in summed:
-                family = family.narrow(dim, 0, 1)
-            kept = [letters.index(letter) for letter in output]
-            families.append(family.permute(*kept, *sorted(summed)).flatten(len(kept)).select(-1, 0))
+            first: Any = tuple(0 if i in summed else slice(None) for i in range(len(letters)))
+            left = [letter for i, letter in enumerate(letters) if i not in summed]
+            families.append(family[first].permute([left.index(letter) for letter in output]))
     return Act(tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant)
+
+
+def spelt_out(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
+    """The letters of an einsum's operands, of so many axes each, and of its result; None if it is one of a kind.
+
+    Three dots become letters of their own, shared from the right, and a result that is not written is what torch makes
+    of it: the dots, then every letter met once, in their order.
+    """
+    if not isinstance(equation, str):
+        return None
+    sides, arrow, output = equation.replace(" ", "").partition("->")
+    inputs = sides.split(",")
+    if len(inputs) != len(axes):
+        return None
+    hidden = [
+        count - len(own.replace("...", "")) if "..." in own else 0 for own, count in zip(inputs, axes, strict=True)
+    ]
+    free = [letter for letter in string.ascii_letters if letter not in sides]
+    dots = "".join(free[: max(hidden)])
+    if not arrow:
+        output = "..." * any(hidden) + "".join(sorted(k for k in set(sides) - {".", ","} if sides.count(k) == 1))
+    found = [own.replace("...", dots[len(dots) - count :]) for own, count in zip(inputs, hidden, strict=True)]
+    output = output.replace("...", dots)
+    once = all(len(set(own)) == len(own) for own in (*found, output)) and "." not in "".join(found)
+    return (found, output) if once and set(dots) <= set(output) else None
 
 
 def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:

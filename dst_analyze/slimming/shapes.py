@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dst_analyze.slimming.calls import Act, Call, module_rule, rules
-from dst_analyze.slimming.labels import collapsed, slim_view, varying
+from dst_analyze.slimming.labels import collapsed, slim_view, spread, varying
 from dst_analyze.slimming.meeting import meet
 
 
@@ -110,7 +110,7 @@ def stretched(call: Call, x: Act, dims: Iterable[int], why: str) -> Act:
 # --- spatial ----------------------------------------------------------------------------------------------------
 
 
-def _spatial(call: Call, count: int) -> Any:
+def spatial(call: Call, count: int) -> Any:
     """Pooling and resizing along the last axes."""
     results = call.result if isinstance(call.result, tuple | list) else [call.result]
     if any(result.ndim != call.x.ndim for result in results):
@@ -123,7 +123,7 @@ def _spatial(call: Call, count: int) -> Any:
 
 
 def _pool(call: Call) -> Any:
-    return _spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+    return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
 
 
 rules(
@@ -140,14 +140,14 @@ for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPoo
 
 @rules("interpolate", "upsample")
 def _resized(call: Call) -> Any:
-    return _spatial(call, call.x.ndim - 2)
+    return spatial(call, call.x.ndim - 2)
 
 
 module_rule(nn.Upsample, _resized)
 
 
 def _padding_module(call: Call) -> Any:
-    return _spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+    return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
 
 
 for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
@@ -167,6 +167,9 @@ def _unfold(call: Call) -> Any:
     times = call.shape[1] // x.shape[1]
     kept = call.without(x, [2, 3], "unfolded along the axis")
     return call.out(f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in kept)
+
+
+module_rule(nn.Unfold, _unfold)
 
 
 # --- putting together -------------------------------------------------------------------------------------------
@@ -327,6 +330,8 @@ def _setitem(call: Call) -> Any:
 @rules("getattr")
 def _attribute(call: Call) -> Any:
     name = call.args[1]
+    if not isinstance(call.args[0], Act):  # one of several results by its name
+        return call.args[0][("values", "indices").index(name)]
     if name in ("T", "mT", "H", "mH"):
         return rebuilt(call, [[getattr(family, name)] for family in call.x.families])
     if name in ("data", "real"):
@@ -335,7 +340,20 @@ def _attribute(call: Call) -> Any:
     return call.out([])
 
 
-@rules("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")
+FUNCTIONS_THAT_MAKE = ("zeros", "ones", "full", "empty", "rand", "randn")
+METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
+
+
+@rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE)
 def _made(call: Call) -> Any:
-    """A tensor of a size of its own; of the one it is made like it takes the type only."""
+    """A tensor whose places are all alike, such as the zeros a state begins with: as wide as what it meets.
+
+    Of a tensor it is made like it takes the type only.
+    """
+    axes = [dim for dim, size in enumerate(call.shape) if size > 1]
+    return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in axes), constant=False)
+
+
+@rules("new_tensor")
+def _given(call: Call) -> Any:
     return call.out([])
