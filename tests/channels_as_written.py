@@ -13,6 +13,7 @@ from einops import rearrange
 from einops.layers.torch import Rearrange
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 # --- states that begin with zeros -------------------------------------------------------------------------------
 
@@ -24,6 +25,13 @@ def _tutorial(m: Net, x: torch.Tensor) -> torch.Tensor:
     h0 = torch.zeros(2, x.size(0), 6, dtype=x.dtype).to(DEVICE)
     c0 = torch.zeros(2, x.size(0), 6, dtype=x.dtype).to(DEVICE)
     return m.head(m.lstm(x, (h0, c0))[0][:, -1, :])
+
+
+def _read_as_long_as_it_is(m: Net, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    packed = pack_padded_sequence(m.embed(x), lengths.cpu(), batch_first=True, enforce_sorted=False)
+    out, (h, _) = m.lstm(packed)
+    out, _ = pad_packed_sequence(out, batch_first=True)
+    return m.head(torch.cat((h[-2], h[-1]), 1)) + m.other(out).mean(1)
 
 
 def _steps(m: Net, x: torch.Tensor) -> torch.Tensor:
@@ -143,6 +151,16 @@ AS_WRITTEN: dict[str, Case] = {
         lambda: Net(_tutorial, lstm=nn.LSTM(6, 6, 2, batch_first=True), head=nn.Linear(6, 4)),
         sequences(),
         {"lstm.weight_ih_l0": (6, 24)},
+    ),
+    "packed": Case(
+        lambda: Net(
+            _read_as_long_as_it_is,
+            embed=nn.Linear(6, 7),
+            lstm=nn.LSTM(7, 6, 2, batch_first=True, bidirectional=True),
+            **linears(head=(12, 4), other=(12, 4)),
+        ),
+        lambda: (torch.randn(2, 5, 6), torch.tensor([3, 5])),
+        {"embed": (7, 7), "lstm.weight_ih_l0": (6, 24)},
     ),
     "cell-from-zeros": Case(
         lambda: Net(_steps, cell=nn.GRUCell(6, 6), head=nn.Linear(6, 4)), sequences(), {"cell.weight_ih": (6, 18)}

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from channels import CASES, Case
+from channels_as_written import ALL_CASES
+from einops import rearrange
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
@@ -48,7 +50,7 @@ def same_outputs(one: nn.Module, other: nn.Module, inputs: list[torch.Tensor]) -
     return len(outputs[0]) > 0 and all(torch.equal(a, b) for a, b in zip(*outputs, strict=True))
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", ALL_CASES.values(), ids=ALL_CASES.keys())
 def test_the_file_builds_the_same_model(case: Case, tmp_path: Path) -> None:
     torch.manual_seed(0)
     traced = trace_model(case.build(), case.inputs())
@@ -80,8 +82,8 @@ def test_real_models(name: str, tmp_path: Path) -> None:
 
 
 def test_the_file_is_formatted_and_clean(tmp_path: Path) -> None:
-    for name in ("transformer", "attention-einsum", "concatenation", "lstm"):
-        traced = trace_model(CASES[name].build(), CASES[name].inputs())
+    for name in ("transformer", "attention-einsum", "concatenation", "lstm", "packed", "einops-heads-in-the-batch"):
+        traced = trace_model(ALL_CASES[name].build(), ALL_CASES[name].inputs())
         write_source(slimmed(traced), tmp_path / f"{name.replace('-', '_')}.py")
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--select", "E,F,W,I"], ["format", "--check"]):
@@ -99,6 +101,25 @@ def test_the_file_is_a_model_file_for_this_tool(tmp_path: Path) -> None:
     loaded = load_model(str(path))
     assert loaded.example_inputs is not None
     assert trace_model(loaded.model, loaded.example_inputs()).rung == 1
+
+
+def test_a_variable_never_has_the_name_of_a_function_that_is_called(tmp_path: Path) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("rearrange")
+    turned = graph.call_function(rearrange, (x, "b c -> c b"))
+    graph.output((turned, graph.call_function(rearrange, (x, "b c -> b c"))))
+    module = fx.GraphModule(nn.Module(), graph)
+    again = imported(write_source(module, tmp_path / "slim_model.py")).build_model()
+    assert same_outputs(module, again, [torch.randn(2, 3)])
+
+
+def test_the_lengths_of_the_example_are_those_of_the_file(tmp_path: Path) -> None:
+    traced = trace_model(ALL_CASES["packed"].build(), ALL_CASES["packed"].inputs())
+    path = write_source(slimmed(traced), tmp_path / "slim_model.py")
+    assert imported(path).example_inputs()[1].tolist() == [3, 5]
+    loaded = load_model(str(path))
+    assert loaded.example_inputs is not None
+    assert trace_model(loaded.model, loaded.example_inputs()).rung == 2
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def slim(
     slimming = Slimming(coupling, kept_units(coupling, removal))
     with preserved(), looking(), torch.no_grad():
         built = _assembled(traced.graph_module, slimming, weights)
-        built.meta["inputs"] = [(tuple(tensor.shape), tensor.dtype) for tensor in traced.inputs.tensors()]
+        built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)

@@ -233,6 +233,8 @@ class Readers:
     def _recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """A state may hold anything: a hidden unit leaves if no weight that is left reads it."""
         x = _tensor(n, 0, "input")
+        if not isinstance(run.env[x], torch.Tensor):  # packed
+            raise _UnclearError
         lead = _letters(x, run)[:-1]
         for name, full in self._own(n, module).items():
             if not name.startswith("weight"):

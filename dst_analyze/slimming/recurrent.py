@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
-from dst_analyze.slimming.calls import Act, Call, frozen_module, module_rule
-from dst_analyze.slimming.labels import spread, varying
+from dst_analyze.slimming.calls import Act, Call, collect, frozen_module, module_rule, rules, unlabelled
+from dst_analyze.slimming.labels import along, spread, varying
 from dst_analyze.slimming.meeting import contract
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1, "LSTMCell": 4, "GRUCell": 3, "RNNCell": 1}
@@ -45,10 +46,7 @@ def _columns(call: Call, name: str, units: torch.Tensor) -> None:
 
 def _recurrent(call: Call) -> Any:
     module: Any = call.module
-    data = call.args[0] if call.args else None
-    if not isinstance(data, Act) or not torch.is_tensor(call.result[0]):
-        call.freeze((family for act in call.acts for family in act.families), "a packed sequence")
-        return frozen_module(call)
+    data = call.x  # of a packed sequence its data, the first of its parts
     hidden = call.space.fresh(module.hidden_size)
     out = call.space.fresh(module.proj_size) if module.proj_size else hidden
     if module.proj_size:  # torch takes a projection that does not shrink for none
@@ -69,7 +67,8 @@ def _recurrent(call: Call) -> Any:
             if module.proj_size:
                 _columns(call, f"weight_hr_{suffix}", hidden)
                 _gates(call, f"weight_hr_{suffix}", 1, out)
-    states = [act for act in call.acts if act is not data]
+    states: list[Act] = []
+    collect(call.get(1, "hx"), states)
     for state, labels in zip(states, (out, hidden), strict=False):
         _state(call, state, labels)
     return _results(call, call.result, [above, out, hidden])
@@ -91,7 +90,26 @@ def _results(call: Call, result: Any, labels: list[torch.Tensor]) -> Any:
     acts = tuple(
         _last(state, units) for state, units in zip(states if several else (states,), labels[1:], strict=False)
     )
-    return (_last(output, labels[0]), acts if several else acts[0])
+    made = _packed(output, labels[0]) if isinstance(output, PackedSequence) else _last(output, labels[0])
+    return (made, acts if several else acts[0])
+
+
+def _packed(sequence: PackedSequence, labels: torch.Tensor) -> tuple[Any, ...]:
+    return (_last(sequence.data, labels), *unlabelled(tuple(sequence))[1:])
+
+
+@rules("_pack_padded_sequence", "_pad_packed_sequence")
+def _repacked(call: Call) -> Any:
+    """Steps of all sequences in one axis, or in two again; features stay the last."""
+    families = call.without(call.x, range(call.x.ndim - 1), "an axis a recurrent layer runs over")
+    first, *rest = call.result
+    made = [spread(along(family, -1), first.ndim - 1, tuple(first.shape)) for family in families]
+    return (Act(tuple(first.shape), tuple(made)), *unlabelled(tuple(rest)))
+
+
+@rules("PackedSequence")
+def _sequence(call: Call) -> Any:
+    return (call.x, *unlabelled(tuple(call.result))[1:])
 
 
 def _last(tensor: torch.Tensor, labels: torch.Tensor) -> Act:

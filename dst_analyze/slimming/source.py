@@ -210,20 +210,27 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
     return "\n".join([*lines, "    return model"])
 
 
+_FEW = 16  # numbers, such as the lengths of sequences
+
+
+def _made(tensor: torch.Tensor) -> str:
+    shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
+    if tensor.is_floating_point():
+        return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
+    if tensor.numel() > _FEW or tensor.is_meta or not tensor.any():
+        return f"torch.zeros({shape}{dtype})"
+    return f"torch.tensor({literal(tensor.tolist())}{dtype})"
+
+
 def _example(slim: fx.GraphModule) -> str:
-    """Inputs of the example's shapes: noise, or zeros where numbers have a meaning."""
-    shapes = slim.meta.get("inputs")
-    if not shapes:
+    """Inputs of the example's shapes: noise, or where numbers have a meaning the example's own, if they are few."""
+    tensors = slim.meta.get("inputs")
+    if not tensors:
         return ""
-    made = [
-        f"torch.randn({literal(shape)}{'' if dtype == torch.float32 else f', dtype={dtype}'})"
-        if dtype.is_floating_point
-        else f"torch.zeros({literal(shape)}, dtype={dtype})"
-        for shape, dtype in shapes
-    ]
+    made = [_made(tensor) for tensor in tensors]
     return "\n".join(
         [
             "def example_inputs() -> tuple[torch.Tensor, ...]:",
-            wrapped(f"    return ({', '.join(made)},)", "    "),
+            wrapped(f"    return ({', '.join(made)}{',' * (len(made) == 1)})", "    "),
         ]
     )

@@ -52,10 +52,21 @@ def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
 
 
 def _short_name(node: fx.Node) -> str:
-    """The last word of a module's path, or what the operation is called."""
+    """The last word of a module's path, the attribute, or what the operation is called."""
+    if node.target is getattr:
+        return str(node.args[1])
+    if isinstance(node.target, type):
+        return node.name
     if node.op == "call_module":
         return next((part for part in reversed(str(node.target).split(".")) if not part.isdigit()), "x")
     return str(getattr(node.target, "__name__", node.target)).strip("_")
+
+
+def _home(target: Any) -> str:
+    """By which name of the file's own a function is reached; none if it has to be imported."""
+    name = str(getattr(target, "__name__", ""))
+    homes = {"F": F, "torch": torch, "math": math, "operator": operator}
+    return next((home for home, m in homes.items() if is_plain(name) and getattr(m, name, None) is target), "")
 
 
 class _Writer:
@@ -65,6 +76,8 @@ class _Writer:
         self.names: dict[fx.Node, str] = {}
         self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
         self._alive: set[str] = set()
+        functions = [node.target for node in slim.graph.nodes if node.op == "call_function"]
+        self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _home(target)}
         for node in self.placeholders:
             self.names[node] = self._fresh(str(node.target))
 
@@ -88,7 +101,7 @@ class _Writer:
 
     def _fresh(self, wish: str) -> str:
         """A name no living variable has."""
-        base = identifier(wish)
+        base = identifier(wish, self._imported)
         names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
         return self._keep(next(name for name in names if name not in self._alive))
 
@@ -127,11 +140,10 @@ class _Writer:
     def _called(self, target: Callable[..., Any]) -> str:
         """How a function is reached from the file."""
         name = str(getattr(target, "__name__", ""))
-        for prefix, module in (("F", F), ("torch", torch), ("math", math), ("operator", operator)):
-            if is_plain(name) and getattr(module, name, None) is target:
-                if prefix in ("math", "operator"):
-                    self._imports.module(prefix)
-                return f"{prefix}.{name}"
+        if home := _home(target):
+            if home in ("math", "operator"):
+                self._imports.module(home)
+            return f"{home}.{name}"
         for path in ("special", "linalg", "fft"):
             space = getattr(torch, path)
             if found := next((own for own in dir(space) if getattr(space, own) is target), None):
