@@ -119,6 +119,19 @@ def _blurred(m: Net, x: torch.Tensor) -> torch.Tensor:
     return pooled(m, F.conv2d(x, m.blur, stride=2, groups=x.shape[1]))
 
 
+def _gated_residual(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """Rows of a cell's output, put back into the shape of what went in."""
+    x = m.stem(x)
+    y = m.body(x)
+    return m.head(m.cell(y.flatten(0, 1), x.flatten(0, 1)).reshape_as(y))
+
+
+def _standardised(m: Net, x: torch.Tensor) -> torch.Tensor:
+    weight = m.weight - m.weight.mean(dim=(1, 2, 3), keepdim=True)
+    spread = weight.view(weight.size(0), -1).std(dim=1).view(-1, 1, 1, 1)
+    return pooled(m, F.conv2d(m.stem(x), weight / (spread + 1e-5).expand_as(weight)))
+
+
 # --- graphs, sets, tables ---------------------------------------------------------------------------------------
 
 
@@ -253,6 +266,17 @@ AS_WRITTEN: dict[str, Case] = {
         lambda: Net(_messages, weight=nn.Parameter(torch.randn(5, 8)), head=nn.Linear(8, 4)),
         lambda: (torch.randn(8, 5), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 7]])),
         {"weight": (8, 8)},
+    ),
+    "shape-of-another": Case(
+        lambda: Net(_gated_residual, cell=nn.GRUCell(8, 8), **linears(stem=(6, 8), body=(8, 8), head=(8, 4))),
+        sequences(),
+        {"stem": (8, 8)},
+    ),
+    "spread-over-another": Case(
+        lambda: Net(_standardised, stem=conv(3, 8), weight=nn.Parameter(torch.randn(6, 8, 3, 3)), head=nn.Linear(6, 4)),
+        images(),
+        {"stem": (8, 8), "weight": (6, 6)},
+        frozenset({"stem"}),
     ),
     "experts-without-work": Case(
         lambda: Net(

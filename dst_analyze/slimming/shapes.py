@@ -13,7 +13,7 @@ from dst_analyze.slimming.labels import collapsed, slim_view, spread, varying
 from dst_analyze.slimming.meeting import meet
 
 
-@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "ravel")
+@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel")
 def reshaped(call: Call) -> Any:
     """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
     if any(isinstance(arg, torch.dtype) for arg in call.args):
@@ -22,10 +22,24 @@ def reshaped(call: Call) -> Any:
     return call.out((family.reshape(call.shape) for family in call.x.families), call.x.constant)
 
 
+@rules("view_as", "reshape_as")
+def _reshaped_as(call: Call) -> Any:
+    """The shape is another tensor's: what is cut from the one is cut from the other."""
+    met = meet(call, [reshaped(call), call.acts[1]], call.shape)
+    return call.out(met.families, call.x.constant)
+
+
+@rules("expand_as")
+def _expanded_as(call: Call) -> Any:
+    """Spread over the places of another tensor, as wide as that one is."""
+    met = meet(call, call.acts, call.shape)
+    return call.out(met.families, call.x.constant)
+
+
 # fmt: off
 _MOVES = (
     "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "expand",
-    "expand_as", "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
+    "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
     "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
