@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from einops.layers.torch import Rearrange
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -354,6 +355,16 @@ GUESSES = [
     (Unpacks(1), (2, 1, 8, 8)),
     (Unpacks(3), (2, 3, 8, 8)),
     (HeadFirst(), (2, 3, 32, 32)),
+    (
+        nn.Sequential(
+            Rearrange("b c (h p) (w q) -> b (h w p q c)", p=8, q=8),
+            nn.Unflatten(1, (-1, 192)),
+            nn.Linear(192, 8),
+            nn.Flatten(),
+            nn.Linear(128, 3),
+        ),
+        (2, 3, 32, 32),
+    ),
 ]
 
 
@@ -422,6 +433,12 @@ def test_a_trial_does_not_shape_lazy_parameters() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
     assert shapes(find_example_inputs(load_model(model))) == [(2, 3, 32, 32)]
     assert isinstance(model[2].weight, nn.parameter.UninitializedParameter)
+
+
+def test_a_model_of_a_package_is_put_into_a_file_of_ones_own() -> None:
+    with pytest.raises(ModelError, match="No layer of") as caught:
+        find_example_inputs(load_model("torch.nn:Identity"))
+    assert caught.value.hint.startswith("define example_inputs() in a file of your own that builds the model, ")
 
 
 def test_a_guess_that_fails_says_what_was_tried(tmp_path: Path) -> None:

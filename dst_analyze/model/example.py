@@ -217,7 +217,8 @@ _SHOWN = 6
 
 
 def _no_guess(loaded: LoadedModel, tried: Sequence[str], failure: Exception | None) -> ModelError:
-    where = loaded.file.name if loaded.file else "a file with the model"
+    own = loaded.file is not None and ".py" in loaded.spec
+    where = loaded.file.name if loaded.file and own else "a file of your own that builds the model"
     hint = f"define example_inputs() in {where}, for example `return torch.randn(2, 3, 32, 32)`; or train_data()"
     if failure is None:
         return ModelError(f"No layer of {loaded.name} tells what inputs the model takes.", hint=hint)
@@ -248,12 +249,16 @@ def _fitting_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
 
 
 def _for_linear(layer: Any, draw: Draw) -> Iterator[torch.Tensor]:
+    """Vectors, sequences of them, an image that is flattened, or one of which the layer reads patches."""
     yield draw.floats(layer.in_features)
     yield draw.floats(_STEPS, layer.in_features)
-    for channels in (1, 3):
-        side = math.isqrt(layer.in_features // channels)
-        if channels * side * side == layer.in_features:
-            yield draw.floats(channels, side, side)
+    sides = {channels: math.isqrt(layer.in_features // channels) for channels in (1, 3)}
+    square = {channels: side for channels, side in sides.items() if channels * side * side == layer.in_features}
+    for channels, side in square.items():
+        yield draw.floats(channels, side, side)
+    for channels, side in square.items():
+        for whole in (whole for whole in _SIDES if side > 1 and whole > side and whole % side == 0):
+            yield draw.floats(channels, whole, whole)
 
 
 def _for_conv1d(layer: Any, draw: Draw) -> Iterator[torch.Tensor]:
