@@ -87,6 +87,13 @@ def _grouped_queries(m: Net, x: torch.Tensor) -> torch.Tensor:
     return m.head(F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).flatten(2))
 
 
+def _features_of_heads(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """A table written out for every head: heads cannot leave without it, the channels of all heads can."""
+    q = m.q(x).unflatten(-1, (2, 4)).transpose(1, 2)
+    table = m.table.expand(q.shape[0], 2, -1, -1)
+    return m.head(torch.einsum("...id,...jd->...ij", q, table).transpose(1, 2).flatten(2))
+
+
 # --- convolutions -----------------------------------------------------------------------------------------------
 
 
@@ -138,6 +145,14 @@ def _standardised(m: Net, x: torch.Tensor) -> torch.Tensor:
 def _messages(m: Net, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     sent = nodes @ m.weight
     return m.head(torch.zeros_like(sent).index_add_(0, edges[1], sent[edges[0]]).relu())
+
+
+def _sums_of_neighbours(m: Net, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    """The same by scatter_add, with an index for every place, as graph libraries do it; and back by gather."""
+    sent = (nodes @ m.weight)[edges[0]]
+    total = sent.new_zeros(nodes.size(0), sent.size(1))
+    total = total.scatter_add_(0, edges[1].view(-1, 1).expand_as(sent), sent)
+    return m.head(total + total.gather(0, edges[0].unsqueeze(-1).expand(-1, 8)).mean(0))
 
 
 def _experts(m: Net, x: torch.Tensor) -> torch.Tensor:
@@ -207,6 +222,11 @@ AS_WRITTEN: dict[str, Case] = {
     "grouped-queries": Case(
         lambda: Net(_grouped_queries, **linears(q=(6, 8), k=(6, 4), v=(6, 4), head=(8, 4))), sequences(), {"q": (2, 8)}
     ),
+    "table-for-every-head": Case(
+        lambda: Net(_features_of_heads, table=nn.Buffer(torch.randn(3, 4)), **linears(q=(6, 8), head=(6, 4))),
+        sequences(),
+        {"q#2": (3, 6), "table": (3, 3)},  # the first channel of a head stands for it where heads are counted
+    ),
     "cbam": Case(
         lambda: Net(_cbam, stem=conv(3, 8), look=conv(2, 1), head=nn.Linear(8, 4)),
         images(),
@@ -265,6 +285,11 @@ AS_WRITTEN: dict[str, Case] = {
     "messages": Case(
         lambda: Net(_messages, weight=nn.Parameter(torch.randn(5, 8)), head=nn.Linear(8, 4)),
         lambda: (torch.randn(8, 5), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 7]])),
+        {"weight": (8, 8)},
+    ),
+    "sums-of-neighbours": Case(
+        lambda: Net(_sums_of_neighbours, weight=nn.Parameter(torch.randn(5, 8)), head=nn.Linear(8, 4)),
+        lambda: (torch.randn(6, 5), torch.tensor([[0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 2]])),
         {"weight": (8, 8)},
     ),
     "shape-of-another": Case(

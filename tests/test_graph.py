@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -387,6 +388,32 @@ def test_what_einops_remembers_of_a_shape_does_not_fix_it() -> None:
         other = torch.randn(shape)
         torch.testing.assert_close(trace.graph_module(other), model(other))
     assert " 1 * " not in trace.graph_module.code
+
+
+class FromNowhere(nn.Module):
+    """A scale that torch does not show the making of."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.make, self.one, self.two = make, nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.one(x) if len(x) else x
+        return self.two(x * self.make(x))
+
+
+def test_a_constant_made_by_an_old_constructor_is_one() -> None:
+    found = trace(FromNowhere(lambda _: torch.sqrt(torch.FloatTensor([0.5]))), torch.randn(3, 4))
+    assert (found.rung, found.opaque) == (2, ())
+    assert any("made by a call that torch does not show is a constant" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("ask", [np.max, np.sum, np.mean, lambda values: values.ravel()[0]])
+def test_what_was_made_from_the_input_behind_our_back_is_no_constant(ask: Callable[[Any], Any]) -> None:
+    model = FromNowhere(lambda x: torch.FloatTensor([float(ask(x.detach().numpy()))]))
+    found = trace(model, torch.randn(3, 4))
+    assert found.graph_module is None
+    assert "does not show" in found.opaque[0].reason
 
 
 def test_tensors_from_outside_are_constants() -> None:

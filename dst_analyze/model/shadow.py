@@ -55,6 +55,7 @@ class Opaque:
     place: str  # file:line where tracing stopped, if known
 
 
+FROM_NOWHERE = "made by a call that torch does not show"
 _MOST_NODES = 50_000  # nobody reads more
 
 
@@ -70,10 +71,21 @@ class _Binding:
 class ShadowTracer(TorchFunctionMode):
     """Runs a model on its example and keeps the graph of what happened."""
 
-    def __init__(self, root: nn.Module, inputs: Inputs, drop: Callable[[str], None], *, strict: bool = False) -> None:
-        """``strict``: never answer from a tensor's contents, only from its shape; who asks stays opaque."""
+    def __init__(
+        self,
+        root: nn.Module,
+        inputs: Inputs,
+        drop: Callable[[str], None],
+        *,
+        strict: bool = False,
+        trusting: bool = False,
+    ) -> None:
+        """``strict``: never answer from a tensor's contents, only from its shape; who asks stays opaque.
+
+        ``trusting``: a tensor made where torch does not show it (``torch.FloatTensor([0.5])``) is a constant.
+        """
         super().__init__()
-        self._strict = strict
+        self._strict, self._trusting = strict, trusting
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.opaque: list[Opaque] = []
@@ -344,8 +356,13 @@ class ShadowTracer(TorchFunctionMode):
         return tensor in self._bindings or id(tensor) in self._names or id(tensor) in self._older
 
     def _require_known(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor) and not self._is_known(value):
-            raise UntraceableError(f"a tensor {list(value.shape)} made by a call that torch does not show")
+        if not isinstance(value, torch.Tensor) or self._is_known(value):
+            return
+        what = f"a tensor {list(value.shape)} {FROM_NOWHERE}"
+        if not self._trusting:
+            raise UntraceableError(what)
+        self.specialised = True
+        self.answered(what, "a constant")
 
     def _attribute(self, name: str) -> fx.Node:
         if name not in self._attributes or self._attributes[name]._erased:

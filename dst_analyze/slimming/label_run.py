@@ -17,11 +17,6 @@ from dst_analyze.slimming.labels import LabelSpace, Reason, spread
 from dst_analyze.slimming.tensors import canonical_names
 
 
-def makes(op: str) -> bool:
-    """Whether an operation makes a tensor from sizes alone."""
-    return op in (*shapes.FUNCTIONS_THAT_MAKE, *shapes.METHODS_THAT_MAKE)
-
-
 class LabelRun(fx.Interpreter):
     """Runs the example, and beside every tensor its labels."""
 
@@ -85,7 +80,11 @@ class LabelRun(fx.Interpreter):
             }
             if n.target in self._opaque:
                 return self._not_understood(call)
-        elif not any(act.families for act in call.acts) and n.target is not operator.getitem and not makes(call.op):
+        elif (
+            not any(act.families for act in call.acts)
+            and n.target is not operator.getitem
+            and call.op not in shapes.MAKING
+        ):
             return _constant(unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
         rule = rule_for(n, module)
         if rule is None and module is not None and _is_chance(module, real(), result):

@@ -145,7 +145,7 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
     for act, family in zip(acts, families, strict=True):
         if family is None or family is widest:
             continue
-        if act.constant and _within_heads(family, widest):
+        if act.constant and _within_heads(family, widest) and _broadcast(act, family, widest):
             call.space.freeze(family, call.reason("shared by all heads"))
             call.space.join_along(widest, varying(family), call.reason("shared by all heads"))
         else:
@@ -158,6 +158,11 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
         elif fixed:
             call.space.join_along(widest, fixed, call.reason("meets an axis of fixed size"))
     return widest
+
+
+def _broadcast(act: Act, family: torch.Tensor, widest: torch.Tensor) -> bool:
+    """Whether it has a single place along the axes that only the widest runs along, and is not spread out there."""
+    return all(act.shape[dim] == 1 for dim in set(varying(widest)) - set(varying(family)))
 
 
 def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:

@@ -61,6 +61,23 @@ def _written(call: Call) -> Any:
     return call.out(family.expand(call.shape) for family in met.families)
 
 
+@rules("scatter", "scatter_add", "scatter_reduce")
+def _scattered(call: Call) -> Any:
+    """The same, with an index for every place: it is as wide as what is written."""
+    dim = call.get(1, "dim") % call.x.ndim
+    across = [_narrow(call, act, dim) for act in call.acts]
+    met = meet(call, across, across[0].shape)
+    return call.out(family.expand(call.shape) for family in met.families)
+
+
+@rules("gather")
+def _gathered(call: Call) -> Any:
+    dim = call.get(1, "dim") % call.x.ndim
+    across = [_narrow(call, act, dim) for act in call.acts]
+    met = meet(call, across, across[1].shape)
+    return call.out((family.expand(call.shape) for family in met.families), constant=False)
+
+
 def _narrow(call: Call, act: Act, dim: int) -> Act:
     """One place along an axis, standing for all."""
     kept = call.without(act, [dim], "indexed by a tensor")

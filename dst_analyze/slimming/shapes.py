@@ -29,6 +29,15 @@ def _reshaped_as(call: Call) -> Any:
     return call.out(met.families, call.x.constant)
 
 
+@rules("expand", "broadcast_to")
+def _expanded(call: Call) -> Any:
+    """A channel stays one when it is repeated; an index or a mask without any is as wide as what it will meet."""
+    if call.x.families:
+        return as_it_is(call)
+    before = (*[1] * (len(call.shape) - call.x.ndim), *call.x.shape)
+    return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > before[dim]])
+
+
 @rules("expand_as")
 def _expanded_as(call: Call) -> Any:
     """Spread over the places of another tensor, as wide as that one is."""
@@ -38,9 +47,9 @@ def _expanded_as(call: Call) -> Any:
 
 # fmt: off
 _MOVES = (
-    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "expand",
-    "broadcast_to", "repeat", "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle",
-    "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
+    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "repeat",
+    "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "chunk", "split", "split_with_sizes",
+    "tensor_split", "narrow",
 )
 # fmt: on
 
@@ -356,6 +365,7 @@ def _attribute(call: Call) -> Any:
 
 FUNCTIONS_THAT_MAKE = ("zeros", "ones", "full", "empty", "rand", "randn")
 METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
+MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
 
 
 @rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE)
@@ -364,8 +374,12 @@ def _made(call: Call) -> Any:
 
     Of a tensor it is made like it takes the type only.
     """
-    axes = [dim for dim, size in enumerate(call.shape) if size > 1]
-    return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in axes), constant=False)
+    return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > 1])
+
+
+def _labelled(call: Call, dims: Iterable[int]) -> Act:
+    """Labels of its own along some axes."""
+    return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in dims), constant=False)
 
 
 @rules("new_tensor")
