@@ -1,7 +1,6 @@
-"""Models of packages that people install beside torch, for slim_survey.py: transformers with einops, segmentation.
+"""Models of packages that people install beside torch, for slim_survey.py: ViTs with einops, detectors, denoisers.
 
-    pip install --no-deps vit-pytorch==1.26.11 x-transformers==2.31.10 torch-einops-utils einx loguru frozendict
-    pip install --no-deps segmentation-models-pytorch==0.6.0 monai==1.6.1 pytorch-tcn==1.2.3
+    pip install --no-deps -r benchmarks/packages.txt
     python benchmarks/slim_survey.py --source packages --target-params 0.5 --out packages.jsonl
 
 Small, with random weights. A package that is not there is left out.
@@ -12,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -173,41 +173,117 @@ _MONAI: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "Regressor": ((1, 32, 32), {"in_shape": (1, 32, 32), "out_shape": (2,), "channels": (8, 16), "strides": (2, 2)}),
 }
 
+_YOLOS = ("yolov5n", "yolov8n", "yolov8n-cls", "yolov8n-seg", "yolov9t", "yolov10n", "yolo11n", "yolo12n")
+
+_DENOISER = {
+    "layers_per_block": 1,
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+    "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
+}
+_CONDITIONED = {
+    **_DENOISER,
+    "cross_attention_dim": 32,
+    "attention_head_dim": 8,
+    "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D"),
+}
+_CODER = {
+    "layers_per_block": 1,
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+}
+_GRAPH = {"in_channels": 5, "hidden_channels": 16, "num_layers": 2, "out_channels": 3}
+_EDGES = [[0, 1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6, 7]]
+_HEADS = {"dim": 32, "depth": 2, "heads": 4}
+
+# PACKAGE:CLASS: inputs, a shape of noise without its batch or whole numbers as they are, and what it is built with.
+_OTHERS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "diffusers:UNet2DModel": ([_SMALL, [3, 7]], {**_DENOISER, "sample_size": 32}),
+    "diffusers:UNet2DConditionModel": ([(4, 16, 16), [3, 7], (5, 32)], {**_CONDITIONED, "sample_size": 16}),
+    "diffusers:AutoencoderKL": ([_SMALL], _CODER),
+    "diffusers:DiTTransformer2DModel": (
+        [(4, 8, 8), [3, 7], [1, 2]],
+        {
+            "num_attention_heads": 4,
+            "attention_head_dim": 8,
+            "num_layers": 2,
+            "sample_size": 8,
+            "num_embeds_ada_norm": 10,
+        },
+    ),
+    "denoising_diffusion_pytorch:Unet": ([_SMALL, [3, 7]], {"dim": 16, "dim_mults": (1, 2)}),
+    "denoising_diffusion_pytorch:Unet1D": ([(4, 32), [3, 7]], {"dim": 16, "dim_mults": (1, 2), "channels": 4}),
+    "conformer:Conformer": ([(12, 32)], {**_HEADS, "dim_head": 8}),
+    "perceiver_pytorch:Perceiver": (
+        [(16, 16, 3)],
+        {"num_freq_bands": 3, "max_freq": 10.0, "depth": 2, "num_latents": 8, "latent_dim": 32, "latent_heads": 4},
+    ),
+    "mlp_mixer_pytorch:MLPMixer": (
+        [_SMALL],
+        {"image_size": 32, "channels": 3, "patch_size": 8, "dim": 32, "depth": 2, "num_classes": 10},
+    ),
+    "g_mlp_pytorch:gMLPVision": (
+        [_SMALL],
+        {"image_size": 32, "patch_size": 8, "num_classes": 10, "dim": 32, "depth": 2},
+    ),
+    "linformer:Linformer": ([(16, 32)], {**_HEADS, "seq_len": 16, "k": 8}),
+    "performer_pytorch:Performer": ([(16, 32)], {**_HEADS, "dim_head": 8}),
+    "axial_attention:AxialAttention": ([(16, 8, 8)], {"dim": 16, "dim_index": 1, "heads": 4, "num_dimensions": 2}),
+    "timesformer_pytorch:TimeSformer": (
+        [(4, 3, 32, 32)],
+        {**_HEADS, "image_size": 32, "patch_size": 8, "num_frames": 4, "num_classes": 10, "dim_head": 8},
+    ),
+    "facenet_pytorch:InceptionResnetV1": ([(3, 160, 160)], {"pretrained": None, "classify": True, "num_classes": 10}),
+    "torch_geometric.nn:GraphSAGE": ([(5,), _EDGES], _GRAPH),
+    "torch_geometric.nn:GIN": ([(5,), _EDGES], _GRAPH),
+    "pytorch_tcn:TCN": ([(4, 32)], {"num_inputs": 4, "num_channels": [16, 16, 32]}),
+}
+
 
 def package_models() -> Iterator[ZooModel]:
     """Every model whose package is installed."""
     for module, (kind, shape, options) in _VIT_PYTORCH.items():
-        yield from _models(f"vit_pytorch.{module}", kind, shape, options)
+        yield from _models(f"vit_pytorch.{module}", kind, [shape], options)
     for name, options in _X_TRANSFORMERS.items():
         if _installed("x_transformers"):
-            yield ZooModel(f"x_transformers.{name}", "packages", lambda o=options: _decoder(o), _tokens)
+            yield ZooModel(f"x_transformers.{name}", "packages", partial(_decoder, options), _tokens)
     for kind in _SEGMENTATION:
         yield from _models(
-            "segmentation_models_pytorch", kind, _MIDDLE, {"encoder_name": "resnet18", "encoder_weights": None}
+            "segmentation_models_pytorch", kind, [_MIDDLE], {"encoder_name": "resnet18", "encoder_weights": None}
         )
     for encoder in _ENCODERS:
         yield from _models(
             "segmentation_models_pytorch",
             "Unet",
-            _MIDDLE,
+            [_MIDDLE],
             {"encoder_name": encoder, "encoder_weights": None},
             f"-{encoder}",
         )
     for kind, (shape, options) in _MONAI.items():
-        yield from _models("monai.networks.nets", kind, shape, options)
-    yield from _models("pytorch_tcn", "TCN", (4, 32), {"num_inputs": 4, "num_channels": [16, 16, 32]})
+        yield from _models("monai.networks.nets", kind, [shape], options)
+    for name in _YOLOS if _installed("ultralytics") else ():
+        yield ZooModel(f"ultralytics.{name}", "packages", partial(_yolo, name), lambda _: Inputs((_noise(_MIDDLE),)))
+    for name, (inputs, options) in _OTHERS.items():
+        path, _, kind = name.partition(":")
+        yield from _models(path, kind, inputs, options)
 
 
 def _installed(path: str) -> bool:
     return importlib.util.find_spec(path.partition(".")[0]) is not None
 
 
-def _models(
-    path: str, kind: str, shape: tuple[int, ...], options: dict[str, Any], more: str = ""
-) -> Iterator[ZooModel]:
+def _models(path: str, kind: str, inputs: list[Any], options: dict[str, Any], more: str = "") -> Iterator[ZooModel]:
     if _installed(path):
         name = f"{path.removesuffix('.networks.nets')}.{kind}{more}"
-        yield ZooModel(name, "packages", lambda: _built(path, kind, options), lambda _: Inputs((_noise(shape),)))
+        yield ZooModel(name, "packages", partial(_built, path, kind, options), lambda _: _called_with(inputs))
+
+
+def _called_with(inputs: list[Any]) -> Inputs:
+    """Of a graph's nodes there are as many as its edges need."""
+    batch = 1 + max(map(max, inputs[1])) if inputs[1:] and isinstance(inputs[1][0], list) else BATCH
+    return Inputs(tuple(torch.tensor(i) if isinstance(i, list) else _noise(i, batch) for i in inputs))
 
 
 def _built(path: str, kind: str, options: dict[str, Any]) -> nn.Module:
@@ -223,8 +299,16 @@ def _decoder(options: dict[str, Any]) -> nn.Module:
     return model
 
 
-def _noise(shape: tuple[int, ...]) -> torch.Tensor:
-    return torch.randn(BATCH, *shape, generator=torch.Generator().manual_seed(0))
+def _yolo(name: str) -> nn.Module:
+    make_importable()
+    tasks = importlib.import_module("ultralytics.nn.tasks")
+    kind = {"cls": "ClassificationModel", "seg": "SegmentationModel"}.get(name.partition("-")[2], "DetectionModel")
+    model: nn.Module = getattr(tasks, kind)(f"{name}.yaml", ch=3, nc=4, verbose=False)
+    return model
+
+
+def _noise(shape: tuple[int, ...], batch: int = BATCH) -> torch.Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
 
 
 def _tokens(_: nn.Module) -> Inputs:

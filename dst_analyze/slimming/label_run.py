@@ -97,7 +97,7 @@ class LabelRun(fx.Interpreter):
             return self._not_understood(call)
         try:
             return rule(call)
-        except DstError:
+        except (DstError, MemoryError):
             raise
         except Exception as error:  # what no rule foresaw costs these channels, not the whole coupling
             return self._not_understood(call, f"an operation used in a way that is not understood: {error}")

@@ -217,7 +217,7 @@ def _made(tensor: torch.Tensor) -> str:
     shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
     if tensor.is_floating_point():
         return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
-    if tensor.numel() > _FEW or tensor.is_meta or not tensor.any():
+    if tensor.numel() > _FEW or tensor.is_meta or tensor.is_complex() or not tensor.any():
         return f"torch.zeros({shape}{dtype})"
     return f"torch.tensor({literal(tensor.tolist())}{dtype})"
 
