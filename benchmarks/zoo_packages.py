@@ -59,7 +59,11 @@ _VIT_PYTORCH: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
     "t2t": ("T2TViT", _MIDDLE, {**{k: v for k, v in _VIT.items() if k != "patch_size"}, "image_size": 64}),
     "pit": ("PiT", _MIDDLE, {**_VIT, "image_size": 64, "depth": (1, 1)}),
     "xcit": ("XCiT", _MIDDLE, {**_VIT, "image_size": 64, "cls_depth": 1}),
-    "cross_vit": ("CrossViT", _MIDDLE, {"image_size": 64, "num_classes": 10, "sm_dim": 32, "lg_dim": 48, "depth": 1}),
+    "cross_vit": (
+        "CrossViT",
+        _MIDDLE,
+        {"image_size": 64, "num_classes": 10, "sm_dim": 32, "sm_patch_size": 8, "lg_dim": 48, "depth": 1},
+    ),
     "levit": (
         "LeViT",
         _MIDDLE,
@@ -156,7 +160,10 @@ _MONAI: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     ),
     "DenseNet121": ((1, 64, 64), {"spatial_dims": 2, "in_channels": 1, "out_channels": 3}),
     "EfficientNetBN": (_MIDDLE, {"model_name": "efficientnet-b0", "pretrained": False}),
-    "AutoEncoder": ((1, 32, 32), {**_STEPS, "spatial_dims": 2, "in_channels": 1, "out_channels": 1}),
+    "AutoEncoder": (
+        (1, 32, 32),
+        {"channels": (8, 16, 32), "strides": (2, 2, 2), "spatial_dims": 2, "in_channels": 1, "out_channels": 1},
+    ),
     "ViT": (
         (1, 32, 32),
         {

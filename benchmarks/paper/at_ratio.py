@@ -7,8 +7,8 @@ A layer that keeps 1 % has its thresholds reset, so that the remaining ratio of 
 at the last step is luck, and at no alpha tried does its median over the last quarter come near the paper's ratio.
 Here the masks are read several times an epoch, and the net is scored wherever it has no more than the paper's share of
 weights, and at the end of every epoch. The table has the mean over such readings in the last quarter of training: not
-the best one, which the test images would have chosen. One line of the results per training; what stands there is not
-repeated.
+the best one, which the test images would have chosen; of a rate that falls to zero it has the end. One line of the
+results per training; what stands there is not repeated.
 
 For the LSTMs the paper's share is what the authors' published code prints, and for the output gate that code adds up
 the masked weights, signs and all, where it adds up the masks of the other gates. So it leaves out most of one gate, a
@@ -176,12 +176,13 @@ def results(out: Path) -> list[dict[str, Any]]:
     return [{"schedule": "constant", **json.loads(line)} for line in lines]
 
 
-def late_and_low(course: list[dict[str, Any]], share: float) -> dict[str, Any] | None:
+def late_and_low(course: list[dict[str, Any]], share: float, schedule: str) -> dict[str, Any] | None:
     """The mean over the readings in the last quarter at which no more than the share of weights remained.
 
-    In lines from before both were read a share is of all gates."""
+    Of a rate that falls to zero it is the last reading. In lines from before both were read a share is of all gates."""
     last = course[-1]["step"]
-    late = [{"counted": r["remaining"], **r} for r in course if r["step"] > 3 / 4 * last and r["score"] is not None]
+    since = 3 / 4 * last if schedule == "constant" else last - 1
+    late = [{"counted": r["remaining"], **r} for r in course if r["step"] > since and r["score"] is not None]
     met = pd.DataFrame([r for r in late if r["counted"] <= share])
     if met.empty:
         return None
@@ -195,7 +196,8 @@ def show(out: Path) -> None:
     for (name, schedule, alpha), trainings in masked.groupby(["net", "schedule", "alpha"]):
         paper = experiment_of(name).paper
         assert paper is not None
-        there = [met for course in trainings["course"] if (met := late_and_low(course, paper[0] / 100)) is not None]
+        read = [late_and_low(course, paper[0] / 100, schedule) for course in trainings["course"]]
+        there = [met for met in read if met is not None]
         key = {"net": name, "schedule": schedule, "alpha": None}
         dense = [r["course"][-1]["score"] for r in results(out) if key.items() <= r.items()]
         ours = "never"
