@@ -390,6 +390,12 @@ def test_what_einops_remembers_of_a_shape_does_not_fix_it() -> None:
     assert " 1 * " not in trace.graph_module.code
 
 
+def test_methods_that_torch_writes_in_python_are_methods() -> None:
+    found = trace(Branch(Apply(lambda x: x.unflatten(1, (2, 4)).flatten(1))), torch.randn(3, 8))
+    assert found.rung == 2
+    assert "unflatten" in targets(found, "call_method")
+
+
 class FromNowhere(nn.Module):
     """A scale that torch does not show the making of."""
 

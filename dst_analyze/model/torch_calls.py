@@ -68,7 +68,10 @@ def name_of(function: Any) -> str:
 
 
 def is_method(function: Any) -> bool:
-    return isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function)
+    """Whether a function is one of a tensor's; some are written in Python (``unflatten``)."""
+    if isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function):
+        return True
+    return getattr(torch.Tensor, getattr(function, "__name__", ""), None) is function
 
 
 def is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
