@@ -124,11 +124,10 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
         row["trains"] = _trains(small, inputs.tensors())
         exact = {name: removal[name] for name in (group.name for group in coupling.removable if not group.inexact)}
         try:
-            row |= {"exact_groups": len(exact), "error": _difference(traced, coupling, exact, torch.float64)}
-            row["exact"] = row["error"] < 1e-6
+            error, most = _difference(traced, coupling, exact, torch.float64), 1e-6
         except RuntimeError:  # it makes tensors of its own, of the type it was written for
-            row |= {"exact_groups": len(exact), "error": _difference(traced, coupling, exact, torch.float32)}
-            row["exact"] = row["error"] < 1e-3
+            error, most = _difference(traced, coupling, exact, torch.float32), 1e-3
+        row |= {"exact_groups": len(exact), "error": error, "exact": error < most}
     except Exception as error:
         row["failure"] = f"{type(error).__name__}: {str(error)[:300]}"
     return row

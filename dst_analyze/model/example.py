@@ -217,8 +217,8 @@ _SHOWN = 6
 
 
 def _no_guess(loaded: LoadedModel, tried: Sequence[str], failure: Exception | None) -> ModelError:
-    own = loaded.file is not None and ".py" in loaded.spec
-    where = loaded.file.name if loaded.file and own else "a file of your own that builds the model"
+    own = loaded.file if ".py" in loaded.spec else None
+    where = own.name if own else "a file of your own that builds the model"
     hint = f"define example_inputs() in {where}, for example `return torch.randn(2, 3, 32, 32)`; or train_data()"
     if failure is None:
         return ModelError(f"No layer of {loaded.name} tells what inputs the model takes.", hint=hint)

@@ -56,14 +56,12 @@ def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | No
             Contender(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
         )
     widths = _widths(plan)
-    return [
-        c if c.plan in (None, plan) or _widths(c.plan) != widths else replace(c, about=f"{c.about}{ALIKE}")
-        for c in found
-    ]
+    alike = [c.name for c in found if c.name != SLIM and c.plan is not None and _widths(c.plan) == widths]
+    return [replace(c, about=f"{c.about}{ALIKE}") if c.name in alike else c for c in found]
 
 
-def _widths(plan: SlimPlan | None) -> dict[str, int]:
-    return {group.group: group.new_width for group in plan.groups} if plan else {}
+def _widths(plan: SlimPlan) -> dict[str, int]:
+    return {group.group: group.new_width for group in plan.groups}
 
 
 class Flat(nn.Module):

@@ -117,7 +117,7 @@ module_rule(nn.Softmin, _softmax_module)
 
 # --- reductions -------------------------------------------------------------------------------------------------
 
-_EXACT = ("sum", "nansum", "any", "count_nonzero")
+EXACT_SUMS = ("sum", "nansum", "any", "count_nonzero")
 
 
 @rules("mean", "sum", "amax", "amin", "std", "var", "norm", "prod", "all", "any", "logsumexp", "std_mean", "var_mean")
@@ -163,7 +163,7 @@ def _place(call: Call) -> Any:
 def reduced(call: Call, x: Act, dims: Iterable[int]) -> Any:
     """The labels left when axes are reduced; whether they are kept with length 1 is seen from the result."""
     gone = set(dims)
-    if call.op not in _EXACT:
+    if call.op not in EXACT_SUMS:
         call.inexact(x, gone, f"the {call.op} is taken over the axis")
     letters = string.ascii_letters[: x.ndim]
     output = "".join(letter for dim, letter in enumerate(letters) if dim not in gone)

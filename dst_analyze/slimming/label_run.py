@@ -89,9 +89,10 @@ class LabelRun(fx.Interpreter):
         rule = rule_for(n, module)
         if rule is None and module is not None and _is_chance(module, real(), result):
             return call.out(call.x.families)
-        if not _acts(unlabelled(result)) and call.op != "setitem":
+        made = _acts(unlabelled(result))
+        if not made and call.op != "setitem":
             return result  # a size, a truth: plain values
-        if any(0 in act.shape for act in (*call.acts, *_acts(unlabelled(result)))):
+        if any(0 in act.shape for act in (*call.acts, *made)):
             return self._not_understood(call, "nothing of the example comes here")
         if rule is None:
             return self._not_understood(call)

@@ -31,7 +31,6 @@ from dst_analyze.slimming.tensors import canonical_names
 Constants = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-_SUMS = ("sum", "nansum", "any", "count_nonzero")
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__")
 _LOOKED_UP = ("embedding", "Embedding", "EmbeddingBag")
 _UNIFORM = 1e-6
@@ -154,7 +153,7 @@ class Readers:
             self._bilinear(n, module, run)
         elif op == "scaled_dot_product_attention":
             self._dot_products(n, run)
-        elif op in _SUMS:
+        elif op in elementwise.EXACT_SUMS:
             self._sum(n, run)
         elif is_chance(op, n, module) or not (op in _LOOKED_UP or _place_by_place(rule)):
             raise _UnclearError

@@ -35,14 +35,14 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
     if weights:
         _note_roles(call, spread, summed)
     met = meet(call, spread, sizes)
+    first: Any = tuple(0 if i in summed else slice(None) for i in range(len(letters)))
+    left = [letter for i, letter in enumerate(letters) if i not in summed]
     families = []
     for family in met.families:
         dims = set(varying(family))
         if dims & summed and dims - summed:
             call.space.prefer(family, summed)
         if dims - summed or not dims:
-            first: Any = tuple(0 if i in summed else slice(None) for i in range(len(letters)))
-            left = [letter for i, letter in enumerate(letters) if i not in summed]
             families.append(family[first].permute([left.index(letter) for letter in output]))
     return Act(tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant)
 

@@ -6,6 +6,7 @@ trusts the rules of elementwise.py and shapes.py only).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,14 +15,14 @@ from torch import nn
 from dst_analyze.slimming.calls import Act, Call, module_rule, rules
 from dst_analyze.slimming.elementwise import reduced
 from dst_analyze.slimming.meeting import meet
-from dst_analyze.slimming.shapes import rebuilt, spatial
+from dst_analyze.slimming.shapes import rebuilt, spatial, spatial_by_name
 
 
 @rules("max_unpool1d", "max_unpool2d", "max_unpool3d")
 def _unpooled(call: Call) -> Any:
     """Each value goes back to where its own channel had it from."""
     meet(call, call.acts[:2], call.x.shape)
-    return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+    return spatial_by_name(call)
 
 
 for _kind in (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d):
@@ -56,33 +57,31 @@ def _written(call: Call) -> Any:
     x, index, source = call.acts[:3]
     dim = call.get(1, "dim") % x.ndim
     call.freeze(index.families, "used as an index")
-    across = [_narrow(call, act, dim) for act in (x, source)]
-    met = meet(call, across, across[0].shape)
-    return call.out(family.expand(call.shape) for family in met.families)
+    return call.out(_across(call, [x, source], dim, like=x))
 
 
 @rules("scatter", "scatter_add", "scatter_reduce")
 def _scattered(call: Call) -> Any:
     """The same, with an index for every place: it is as wide as what is written."""
-    dim = call.get(1, "dim") % call.x.ndim
-    across = [_narrow(call, act, dim) for act in call.acts]
-    met = meet(call, across, across[0].shape)
-    return call.out(family.expand(call.shape) for family in met.families)
+    return call.out(_across(call, call.acts, call.get(1, "dim") % call.x.ndim, like=call.x))
 
 
 @rules("gather")
 def _gathered(call: Call) -> Any:
     dim = call.get(1, "dim") % call.x.ndim
-    across = [_narrow(call, act, dim) for act in call.acts]
-    met = meet(call, across, across[1].shape)
-    return call.out((family.expand(call.shape) for family in met.families), constant=False)
+    return call.out(_across(call, call.acts, dim, like=call.acts[1]), constant=False)
 
 
-def _narrow(call: Call, act: Act, dim: int) -> Act:
-    """One place along an axis, standing for all."""
-    kept = call.without(act, [dim], "indexed by a tensor")
-    shape = (*act.shape[:dim], 1, *act.shape[dim + 1 :])
-    return Act(shape, tuple(family.narrow(dim, 0, 1) for family in kept), act.constant)
+def _across(call: Call, acts: Sequence[Act], dim: int, *, like: Act) -> list[torch.Tensor]:
+    """The families of the result where tensors meet along every axis but one; the result has the shape of ``like``."""
+
+    def narrow(act: Act) -> Act:
+        kept = call.without(act, [dim], "indexed by a tensor")
+        shape = (*act.shape[:dim], 1, *act.shape[dim + 1 :])
+        return Act(shape, tuple(family.narrow(dim, 0, 1) for family in kept), act.constant)
+
+    met = meet(call, [narrow(act) for act in acts], (*like.shape[:dim], 1, *like.shape[dim + 1 :]))
+    return [family.expand(call.shape) for family in met.families]
 
 
 @rules("topk", "sort", "argsort")

@@ -145,8 +145,13 @@ def spatial(call: Call, count: int) -> Any:
     return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in small])
 
 
-def _pool(call: Call) -> Any:
+def spatial_by_name(call: Call) -> Any:
+    """Along as many of the last axes as the operation's name says."""
     return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+
+
+def _pool(call: Call) -> Any:
+    return spatial_by_name(call)
 
 
 rules(
@@ -169,14 +174,10 @@ def _resized(call: Call) -> Any:
 module_rule(nn.Upsample, _resized)
 
 
-def _padding_module(call: Call) -> Any:
-    return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
-
-
 for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
     for _n in (1, 2, 3):
         if hasattr(nn, f"{_name}{_n}d"):
-            module_rule(getattr(nn, f"{_name}{_n}d"), _padding_module)
+            module_rule(getattr(nn, f"{_name}{_n}d"), spatial_by_name)
 
 
 @rules("unfold")
