@@ -1,6 +1,6 @@
 """How many seeds and alphas are enough? Tau to the long run of every part of a sweep that has several of them.
 
-    python benchmarks/enough.py --readings readings [--shared ../shared]
+    python benchmarks/enough.py [--shared ../shared]
 
 Reads what short_sweep.py has kept. A part has some of the sweep's alphas and some of its seeds; in the table stands the
 mean over all parts with as many of each.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from short_sweep import LONG, SHUFFLED, SWEEPS, Order, Sweep, long_run, readings, sizes_of, tau
+from short_sweep import LONG, RESULTS, SHUFFLED, SWEEPS, Order, Sweep, long_run, readings, sizes_of, tau
 
 
 def parts(frame: pd.DataFrame, sweep: Sweep) -> Iterator[tuple[int, int, pd.DataFrame]]:
@@ -39,7 +39,7 @@ def rows(sweep: Sweep, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", default="../shared")
-    parser.add_argument("--readings", type=Path, required=True)
+    parser.add_argument("--readings", type=Path, default=RESULTS / "readings")
     options = parser.parse_args()
     warmed = [sweep for sweep in SWEEPS if sweep.recipe not in (LONG, SHUFFLED) and "warm_up" not in sweep.options]
     found = pd.DataFrame(row for sweep in warmed for row in rows(sweep, options.shared, options.readings))

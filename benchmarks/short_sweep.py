@@ -1,13 +1,15 @@
 """How much of a long run's ranking does a short sweep see? Sweeps of several lengths and recipes against long runs.
 
-    python benchmarks/short_sweep.py --shared ../shared --readings readings --out short.jsonl [--net vgg]
-    python benchmarks/short_sweep.py --readings readings --out short.jsonl --figure docs/short-sweeps.png
+    python benchmarks/short_sweep.py [--shared ../shared] [--net vgg] [--recipe "a tenth"]
+    python benchmarks/short_sweep.py --figure docs/short-sweeps.png
 
 The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
 clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
 length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
-read of each trial is kept under ``--readings``, so that all of this can be stopped at any time; ``--out`` is made anew
-from what is there. The references of `vgg` and of `wide_resnet` with seed 0 are the trials of benchmarks/paper/run.py.
+read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
+no new references. The lines of ``--out`` are made anew from what is there; others, whose readings are not, stay. The
+references of `vgg` and of `wide_resnet` with seed 0 are the trials of benchmarks/paper/run.py; those trained for this
+alone are in bfloat16 where that is faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
@@ -40,7 +42,9 @@ from dst_analyze.sweep.record import TrialKey, late
 from dst_analyze.sweep.trial import Task, run_trial
 from dst_analyze.sweep.warm_up import Origin, origin
 
+RESULTS = Path(__file__).parent / "results"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
+KEPT = ["step", "layer", "remaining", "resets", "null"]
 LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
 
 
@@ -82,12 +86,14 @@ class Sweep:
 _ONE = {"threshold_unit": "one"}
 _PLAIN = {**_ONE, "warm_up": 0}
 _LONG = {**_PLAIN, "threshold_clock": 1}
+_LONG_IN_HALF = {**_LONG, "amp": True}
 _SMALL_BATCHES = {**_PLAIN, "batch_size": 16}
 _HIGH_RATE = {**_PLAIN, "lr": 0.15}
 SWEEPS = (
-    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG),
+    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG_IN_HALF),
     Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
     Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
+    Sweep("vgg", "half", 4700, (5e-6, 3.5e-5, 1.4e-4)),
     Sweep("vgg", SHUFFLED, 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "a tenth, one unit", 940, (1e-5, 5e-5, 1.5e-4), options=_ONE),
     Sweep("vgg", "a tenth, one unit, three seeds", 940, (1e-5, 5e-5, 1.5e-4), (0, 1, 2), options=_ONE),
@@ -97,9 +103,10 @@ SWEEPS = (
     Sweep("vgg", "a tenth, stronger", 940, (3e-4,), options=_PLAIN),
     Sweep("vgg", "a tenth, rate x3", 940, (3e-5, 1e-4), options=_HIGH_RATE),
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
-    Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG),
+    Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG_IN_HALF),
     Sweep("wide_resnet", "a tenth", 310, (2e-5, 9e-5, 3e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
+    Sweep("wide_resnet", "half", 1550, (1.2e-5, 6e-5, 2.2e-4)),
     Sweep("wide_resnet", SHUFFLED, 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "a tenth, one unit", 310, (3e-5, 1.5e-4, 4e-4), options=_ONE),
     Sweep("wide_resnet", "a quarter, one unit", 775, (2.2e-5, 1.5e-4, 4e-4), options=_ONE),
@@ -110,9 +117,10 @@ SWEEPS = (
     Sweep("wide_resnet", "a tenth, stronger", 310, (3e-4, 6e-4), options=_PLAIN),
     Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),
     Sweep("wide_resnet", "a tenth, batches of 16", 1240, (8e-5, 2e-4), options=_SMALL_BATCHES),
-    Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG),
+    Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG_IN_HALF),
     Sweep("resnet", "a tenth", 940, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
+    Sweep("resnet", "half", 4700, (2e-5, 1.4e-4, 5.5e-4)),
     Sweep("resnet", SHUFFLED, 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a tenth, one unit", 940, (7e-5, 3.5e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a quarter, one unit", 2350, (5e-5, 3e-4, 1e-3), options=_ONE),
@@ -121,6 +129,7 @@ SWEEPS = (
     Sweep("vit", "a tenth", 470, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2)),
     Sweep("vit", "a quarter", 1175, (3e-4, 1e-3, 3e-3)),
+    Sweep("vit", "half", 2350, (2e-4, 8e-4, 3e-3)),
     Sweep("vit", "a tenth, one unit", 470, (3e-4, 1e-3, 3e-3), options=_ONE),
     Sweep("vit", "a tenth, one unit, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2), options=_ONE),
     Sweep("vit", "a quarter, one unit", 1175, (3e-4, 1e-3, 3e-3), options=_ONE),
@@ -136,6 +145,7 @@ SWEEPS = (
     Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
     Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
+    Sweep("demo", "half", 1500, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "a tenth, one unit", 300, (1e-4, 5e-4, 2e-3), options=_ONE),
     Sweep("demo", "a quarter, one unit", 750, (1e-4, 3e-4, 1e-3), options=_ONE),
     Sweep("demo", "a tenth, no warm-up", 300, (1e-4, 5e-4, 2e-3), options=_PLAIN),
@@ -143,6 +153,7 @@ SWEEPS = (
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
+    Sweep("lenet_5", "half", 4700, (6e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "a tenth, one unit", 940, (1e-4, 4e-4, 1.2e-3), options=_ONE),
     Sweep("lenet_5", "a quarter, one unit", 2350, (8e-5, 3e-4, 8e-4), options=_ONE),
     Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
@@ -150,7 +161,7 @@ SWEEPS = (
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
 LENGTHS = {
-    "sweep of this length": ("o-C0", ("a tenth", "a quarter")),
+    "sweep of this length": ("o-C0", ("a tenth", "a quarter", "half")),
     "thresholds in one unit": ("o--C5", ("a tenth, one unit", "a quarter, one unit")),
     "and without warm-up": ("o:C4", ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up")),
     "labels shuffled": ("xk", (SHUFFLED,)),
@@ -201,7 +212,7 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
         if output.warmed is not None:
             warmed[origin(trial)] = output.warmed
         file.parent.mkdir(parents=True, exist_ok=True)
-        output.readings.to_csv(file, index=False)
+        output.readings[KEPT].round(5).to_csv(file, index=False)
         print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)
 
 
@@ -270,11 +281,12 @@ def left(frame: pd.DataFrame, sizes: pd.Series) -> float:
     return round(float((ratios * sizes).sum() / sizes.sum()), 3)
 
 
-def course(net: str, sizes: pd.Series, folder: Path) -> pd.Series:
+def course(net: str, shared: str, folder: Path) -> pd.Series | None:
     """Tau of the reference's ranking, had it ended at a step, to that of its end: how soon a long run knows."""
-    sweep = long_run(net)
+    sweep, sizes = long_run(net), sizes_of(net, shared)
     frame = readings(sweep, folder)
-    assert frame is not None
+    if frame is None:
+        return None
     end = Order.of(frame, sizes).found
     steps = sorted(frame["step"].unique())[1:]
     return pd.Series(
@@ -288,8 +300,8 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
     chart, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 3.6), sharey=True, squeeze=False)
     for axis, name in zip(axes[0], names, strict=True):
         of_net = found[found["net"] == name]
-        own = course(name, sizes_of(name, shared), folder)
-        axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
+        if (own := course(name, shared, folder)) is not None:
+            axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
         for label, (style, recipes) in LENGTHS.items():
             lengths = of_net[of_net["recipe"].isin(recipes)].sort_values("steps")
             axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], style, label=label)
@@ -308,11 +320,17 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
     return chart
 
 
+def lines(out: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """What stands in the results, by net and recipe."""
+    there = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return {(row["net"], row["recipe"]): row for row in there}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", default="../shared")
-    parser.add_argument("--readings", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--readings", type=Path, default=RESULTS / "readings")
+    parser.add_argument("--out", type=Path, default=RESULTS / "short_sweep.jsonl")
     parser.add_argument("--net", choices=NETS, action="append")
     parser.add_argument("--recipe", choices={sweep.recipe for sweep in SWEEPS}, action="append")
     parser.add_argument("--figure", type=Path, help="train nothing, draw what is there")
@@ -322,7 +340,8 @@ def main() -> None:
         wanted = sweep.net in (options.net or NETS) and sweep.recipe in (options.recipe or [sweep.recipe])
         if wanted and not options.figure:
             train(sweep, options.shared, options.readings)
-    found = [row for net in NETS for row in rows(net, options.shared, options.readings)]
+    made = {(row["net"], row["recipe"]): row for net in NETS for row in rows(net, options.shared, options.readings)}
+    found = list((lines(options.out) | made).values())
     options.out.write_text("".join(json.dumps(row) + "\n" for row in found))
     table = pd.DataFrame(found)
     print(table.to_string())

@@ -4,7 +4,8 @@
 
 For one net: a sweep (kept beside the results, resumed), then every contender of every size trained from scratch with
 every seed. Each training is a line of the results; what stands there is not repeated, so it can be stopped at any time.
-``--table`` only shows what is there. Contenders:
+``--table`` only shows what is there. ``--again`` trains nets that stand in the results with more seeds, by the widths
+that they have there: no sweep is made, and contenders that differ from seed to seed are left alone. Contenders:
 
     balance, density, ...  the sweep's evidence by the rules of slimming/budget.py
     cost                   the rule of balance without evidence: what costs little stays
@@ -19,9 +20,11 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,14 +69,14 @@ class Proof:
             return None
         what, share = size.split("=")
         asked = {what: float(share)}
-        traced, groups = self.task.traced, self.coupling.removable
+        traced = self.task.traced
         masks, null = sweep_evidence(self.coupling, self.record), null_evidence(self.coupling, self.record)
         if name == "torch-pruning":
             widths = by_magnitude(self.task, self.coupling, asked, seed)
             return plan_of(traced, self.coupling, widths, masks, rule=name, asked=asked, limits=Limits(round_to=1))
 
         def flat(densities: Mapping[str, float]) -> Evidence:
-            return {g.name: GroupEvidence.equal(g.width, densities[g.name]) for g in groups}
+            return flat_evidence(self.coupling, densities)
 
         equal, draw = dict.fromkeys(masks, 1.0), np.random.default_rng(seed)
         rule, evidence = {
@@ -85,6 +88,31 @@ class Proof:
             "random": ("density", flat({g: float(draw.uniform(0.1, 1)) for g in masks})),
         }[name]
         return plan_widths(traced, self.coupling, evidence, rule=rule, limits=Limits(round_to=1), asked=asked)
+
+
+def flat_evidence(coupling: Coupling, densities: Mapping[str, float]) -> Evidence:
+    """As if all channels of a group were alike."""
+    return {g.name: GroupEvidence.equal(g.width, densities[g.name]) for g in coupling.removable}
+
+
+@dataclass(frozen=True)
+class Again:
+    """The nets that stand in the results, by the widths they have there."""
+
+    task: Task
+    coupling: Coupling
+    known: list[dict[str, Any]]
+
+    def plan(self, name: str, size: str, seed: int) -> SlimPlan | None:
+        if name == "dense":
+            return None
+        found = {json.dumps(row["widths"]) for row in self.known if (row["contender"], row["size"]) == (name, size)}
+        if len(found) != 1:
+            sys.exit(f"{name} at {size} has {len(found)} different widths in the results: one is needed")
+        what, share = size.split("=")
+        evidence = flat_evidence(self.coupling, dict.fromkeys((g.name for g in self.coupling.removable), 1.0))
+        asked, widths, traced = {what: float(share)}, json.loads(found.pop()), self.task.traced
+        return plan_of(traced, self.coupling, widths, evidence, rule=name, asked=asked, limits=Limits(round_to=1))
 
 
 def by_magnitude(task: Task, coupling: Coupling, asked: Mapping[str, float], seed: int) -> dict[str, int]:
@@ -136,17 +164,18 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
         "data": data.format(shared=options.shared) if data else None,
         "data_root": f"{options.shared}/data",
     }
-    record = run_sweep(**asked, steps=length, seeds=options.sweep_seeds, out=folder, resume=True, jobs=1)
-    print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
     task = plan_sweep(**asked, steps=options.steps, schedule=options.schedule, out=folder / "none").task
-    proof = Proof(task, couple(task.traced), record)
-    jobs = [("dense", "dense", seed) for seed in range(options.seeds)]
-    jobs += [(size, name, seed) for seed in range(options.seeds) for size in options.sizes for name in options.only]
-    known = rows(out)
-    for size, name, seed in jobs:
-        key = {"net": net, "sweep": length, "steps": options.steps, "size": size}
-        key |= {"schedule": options.schedule, "contender": name, "seed": seed}
-        if any(all(row.get(k) == v for k, v in key.items()) for row in known):
+    coupling, known = couple(task.traced), rows(out)
+    setting = {"net": net, "sweep": length, "steps": options.steps, "schedule": options.schedule}
+    if options.again:
+        proof: Proof | Again = Again(task, coupling, [row for row in known if setting.items() <= row.items()])
+    else:
+        record = run_sweep(**asked, steps=length, seeds=options.sweep_seeds, out=folder, resume=True, jobs=1)
+        print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
+        proof = Proof(task, coupling, record)
+    for size, name, seed in jobs(options):
+        key = setting | {"size": size, "contender": name, "seed": seed}
+        if any(key.items() <= row.items() for row in known):
             continue
         plan = proof.plan(name, size, seed)
         with torch_threads(task.threads):
@@ -160,7 +189,14 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
         print(row, flush=True)
 
 
-def rows(out: Path) -> list[dict[str, object]]:
+def jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
+    """Size, contender and seed of each training; the dense net comes first with each seed."""
+    for seed in range(options.first_seed, options.seeds):
+        yield "dense", "dense", seed
+        yield from ((size, name, seed) for size in options.sizes for name in options.only)
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
@@ -176,7 +212,9 @@ def main() -> None:
     parser.add_argument("--net", choices=NETS, action="append", default=None)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shared", default="../shared")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="up to this one")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--again", action="store_true", help="nets that stand in the results, with further seeds")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--sweep-steps", type=int, help="of the sweep; those of the trainings unless given")
     parser.add_argument("--schedule", default="onecycle", help="of the trainings")

@@ -18,7 +18,8 @@ left (lstms.py): `lstm-a-carried` and `lstm-b-carried` do, `lstm-a` and `lstm-b`
 
 The paper's rate is constant on MNIST, and what a net scores differs from one reading to the next by more than is
 compared here. With `--schedule late` it falls to zero over the last fifth; with `--schedule cosine` all along, at an
-alpha about twice as high, as thresholds travel with it.
+alpha about twice as high, as thresholds travel with it. With `--schedule early` they travel in the first third, before
+the output layer of LeNet-300-100 gives way, and the weights go on training.
 """
 
 from __future__ import annotations
@@ -72,12 +73,23 @@ NETS = {
 }
 
 
-LATE = "late"
+def falling(done: float) -> float:
+    """From one to zero along a cosine."""
+    return (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
 
 
 def late(done: float) -> float:
-    """The paper's constant rate, but for the last fifth of the way, in which it falls to zero along a cosine."""
-    return (1 + math.cos(math.pi * max(0.0, done - 0.8) / 0.2)) / 2
+    """The paper's constant rate, but for the last fifth of the way, in which it falls to zero."""
+    return falling((done - 0.8) / 0.2)
+
+
+def early(done: float) -> float:
+    """Rises to twice the paper's rate in a twentieth of the way, is down to 3 % of it at three tenths, ends at zero."""
+    return min(done / 0.025, max(2 * falling((done - 0.05) / 0.25), 0.03 * falling(done)))
+
+
+SHAPES = {"late": late, "early": early}
+"""Schedules beside those of the tool."""
 
 
 def experiment_of(name: str) -> Experiment:
@@ -131,7 +143,7 @@ def course(name: str, alpha: float | None, seed: int, schedule: str, data_root: 
     spec = f"{LSTMS}:{reading.carried}" if reading.carried else experiment.model
     options = {key: value for key, value in experiment.options.items() if key not in ("target_remaining", "seeds")}
     options |= {"alphas": [alpha or reading.alpha], "amp": reading.amp, "device": "cpu", "out": "not-written"}
-    options["schedule"] = "constant" if schedule == LATE else schedule
+    options["schedule"] = "constant" if schedule in SHAPES else schedule
     task = plan_sweep(spec, data_root=data_root, **options).task
     assert experiment.paper is not None
     wanted, epoch = experiment.paper[0] / 100, task.steps // task.config.epochs
@@ -143,8 +155,8 @@ def course(name: str, alpha: float | None, seed: int, schedule: str, data_root: 
         state = State(model)
         objective = replace(task.objective(built), custom=state.loss if reading.carried else None)
         optimizer, rate = task.recipe.start(model)
-        if schedule == LATE:
-            rate = LambdaLR(optimizer, lambda step: late(step / task.steps))
+        if schedule in SHAPES:
+            rate = LambdaLR(optimizer, lambda step: SHAPES[schedule](step / task.steps))
 
         def read(step: int, loss: float) -> bool:
             if step % epoch == 0:
@@ -221,7 +233,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("table-1.jsonl"))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--alpha", type=float, help="other than the net's own")
-    parser.add_argument("--schedule", choices=[*SCHEDULES, LATE], default="constant", help="of the learning rate")
+    parser.add_argument("--schedule", choices=[*SCHEDULES, *SHAPES], default="constant", help="of the learning rate")
     parser.add_argument("--dense", action="store_true", help="the dense net instead")
     parser.add_argument("--table", action="store_true", help="only show what is there")
     options = parser.parse_args()

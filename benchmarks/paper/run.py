@@ -78,6 +78,7 @@ EXPERIMENTS = {
         f"{NETS}:wide_resnet",
         {**_CIFAR, "steps": 3100, "lr": 0.05, "alphas": [3e-6, 3e-5, 3e-4]},
         reduced=f"WideResNet-16-2 on images of 16x16, 10 of 160 epochs, {_SMALL}",
+        baselines=True,
     ),
 }
 
