@@ -4,8 +4,8 @@
 
 For one net: a sweep (kept beside the results, resumed), then every contender of every size trained from scratch with
 every seed. Each training is a line of the results; what stands there is not repeated, so it can be stopped at any time.
-``--table`` only shows what is there. ``--again`` trains nets that stand in the results with more seeds, by the widths
-that they have there: no sweep is made, and contenders that differ from seed to seed are left alone. Contenders:
+``--table`` only shows what is there. ``--again`` trains nets that stand in the results with more seeds or steps, by the
+widths that they have there: no sweep is made, and contenders that differ from seed to seed are left alone. Contenders:
 
     balance, density, ...  the sweep's evidence by the rules of slimming/budget.py
     cost                   the rule of balance without evidence: what costs little stays
@@ -164,11 +164,13 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
         "data": data.format(shared=options.shared) if data else None,
         "data_root": f"{options.shared}/data",
     }
-    task = plan_sweep(**asked, steps=options.steps, schedule=options.schedule, out=folder / "none").task
+    recipe = {"steps": options.steps, "schedule": options.schedule, "amp": options.amp}
+    task = plan_sweep(**asked, **recipe, out=folder / "none").task
     coupling, known = couple(task.traced), rows(out)
-    setting = {"net": net, "sweep": length, "steps": options.steps, "schedule": options.schedule}
+    swept = {"net": net, "sweep": length}
+    setting = swept | recipe
     if options.again:
-        proof: Proof | Again = Again(task, coupling, [row for row in known if setting.items() <= row.items()])
+        proof: Proof | Again = Again(task, coupling, [row for row in known if swept.items() <= row.items()])
     else:
         record = run_sweep(**asked, steps=length, seeds=options.sweep_seeds, out=folder, resume=True, jobs=1)
         print(net, {alpha: record.remaining(alpha) for alpha in record.alphas}, flush=True)
@@ -197,12 +199,12 @@ def jobs(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+    return [{"amp": False, **json.loads(line)} for line in out.read_text().splitlines()] if out.exists() else []
 
 
 def show(out: Path) -> None:
     frame = pd.DataFrame(rows(out))
-    by = ["net", "sweep", "steps", "schedule", "size", "contender"]
+    by = ["net", "sweep", "steps", "schedule", "amp", "size", "contender"]
     table = frame.groupby(by)["score"].agg(["mean", "std", "count"])
     print((100 * table[["mean", "std"]]).round(2).assign(seeds=table["count"]).to_string())
 
@@ -214,10 +216,11 @@ def main() -> None:
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--seeds", type=int, default=3, help="up to this one")
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--again", action="store_true", help="nets that stand in the results, with further seeds")
+    parser.add_argument("--again", action="store_true", help="nets that stand in the results")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--sweep-steps", type=int, help="of the sweep; those of the trainings unless given")
     parser.add_argument("--schedule", default="onecycle", help="of the trainings")
+    parser.add_argument("--amp", action="store_true", help="trainings in bfloat16, for time")
     parser.add_argument("--sweep-seeds", type=int, default=2)
     parser.add_argument("--sizes", nargs="*", default=list(SIZES))
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS))

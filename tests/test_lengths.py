@@ -1,7 +1,11 @@
 """What is known of rankings of some length is said, and no more than that."""
 
+import json
 import re
+from itertools import product
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from runs import made_run
@@ -10,6 +14,7 @@ from dst_analyze.ranking.lengths import SEEN, known_at
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.report.summary import summary_of
 
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "short_sweep.jsonl"
 LONGEST = max(seen.long for seen in SEEN)
 
 
@@ -49,3 +54,25 @@ def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
     assert said.sure[-1] == known_at(ranked.manifest.steps, **how)
     alone = made_run(tmp_path / "two", ["a"])
     assert known_at(alone.manifest.steps, **how) not in summary_of(alone, rank_layers(alone), None, None).sure
+
+
+def test_what_is_known_is_what_was_measured():
+    """Every line of the results that is a length of a recipe stands here, with its numbers."""
+    nets = {
+        "demo": "a CNN of 5 layers on digits", "vgg": "VGG-16 of quarter width", "wide_resnet": "WideResNet-16-2",
+        "resnet": "a small ResNet-14", "vit": "a small ViT", "lenet_5": "LeNet-5",
+    }  # fmt: skip
+    kinds = {"": (True, "layer"), ", one unit": (True, "one"), ", no warm-up": (False, "one")}
+    recipes = {
+        length + kind: how for length, (kind, how) in product(("a tenth", "a quarter", "half"), kinds.items())
+    }  # fmt: skip
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    for line in (line for line in lines if line["recipe"] in recipes and len(line["alphas"]) > 2):
+        (known,) = (
+            seen
+            for seen in SEEN
+            if (seen.net, seen.steps) == (nets[line["net"]], line["steps"])
+            and (seen.warm_up, seen.unit) == recipes[line["recipe"]]
+        )
+        measured = (line["long"], line["tau"], line["null"], line["ceiling"])
+        assert (known.long, known.tau, known.null, known.ceiling) == pytest.approx(measured, abs=0.0051), line
