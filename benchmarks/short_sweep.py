@@ -7,9 +7,10 @@ The reference of a net is a sweep of full length: masks from the start, threshol
 clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
 length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
 read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
-no new references. The lines of ``--out`` are made anew from what is there; others, whose readings are not, stay. The
-references of `vgg` and of `wide_resnet` with seed 0 are the trials of benchmarks/paper/run.py; those trained for this
-alone are in bfloat16 where that is faster.
+no new references. The lines of ``--out`` are made anew from what is there, and say so (`kept`). Others stay, from when
+readings were not kept: those of VGG and ResNet-14 are by other long runs. The references of `vgg` and of `wide_resnet`
+with seed 0 are the trials of benchmarks/paper/run.py; what was trained for this alone is in bfloat16 where that is
+faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
@@ -271,7 +272,7 @@ def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
             "remaining": [left(part, sizes) for _, part in frame.groupby("alpha")],
             "tau": tau(order.found, end.found), "to the strongest": tau(order.found, strong.found),
             "beyond null": tau(order.beyond, end.beyond), "null": tau(end.null, end.found),
-            "by size": tau(sizes, end.found), "ceiling": mean(ceiling) if ceiling else None,
+            "by size": tau(sizes, end.found), "ceiling": mean(ceiling) if ceiling else None, "kept": True,
         }  # fmt: skip
 
 
