@@ -121,7 +121,7 @@ SWEEPS = (
     Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG_IN_HALF),
     Sweep("resnet", "a tenth", 940, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
-    Sweep("resnet", "half", 4700, (5e-5, 2.8e-4, 1.1e-3)),
+    Sweep("resnet", "half", 4700, (2e-5, 1.4e-4, 5.5e-4)),
     Sweep("resnet", SHUFFLED, 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a tenth, one unit", 940, (7e-5, 3.5e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a quarter, one unit", 2350, (5e-5, 3e-4, 1e-3), options=_ONE),
