@@ -306,10 +306,12 @@ def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
         for label, (style, recipes) in LENGTHS.items():
             lengths = of_net[of_net["recipe"].isin(recipes)].sort_values("steps")
             axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], style, label=label)
+        kept = of_net[of_net["kept"].eq(True)]
+        bounds = (of_net if kept.empty else kept).iloc[0]  # the same for all lines by the same long runs
         for floor, (label, colour) in FLOORS.items():
-            axis.axhline(of_net[floor].mean(), ls="--", lw=1, color=colour, label=label)
-        if of_net["ceiling"].notna().any():
-            axis.axhline(of_net["ceiling"].mean(), lw=1, color="C3", label="between two long runs")
+            axis.axhline(bounds[floor], ls="--", lw=1, color=colour, label=label)
+        if pd.notna(bounds["ceiling"]):
+            axis.axhline(bounds["ceiling"], lw=1, color="C3", label="between two long runs")
         axis.set(
             title=NETS[name].title, xlabel=f"share of {of_net['long'].iloc[0]:,} steps", xlim=(0, 1), ylim=(-0.12, 1.03)
         )
