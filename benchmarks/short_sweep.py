@@ -87,11 +87,11 @@ class Sweep:
 _ONE = {"threshold_unit": "one"}
 _PLAIN = {**_ONE, "warm_up": 0}
 _LONG = {**_PLAIN, "threshold_clock": 1}
-_LONG_IN_HALF = {**_LONG, "amp": True}
+_LONG_BFLOAT16 = {**_LONG, "amp": True}
 _SMALL_BATCHES = {**_PLAIN, "batch_size": 16}
 _HIGH_RATE = {**_PLAIN, "lr": 0.15}
 SWEEPS = (
-    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG_IN_HALF),
+    Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
     Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "half", 4700, (5e-6, 3.5e-5, 1.4e-4)),
@@ -104,7 +104,7 @@ SWEEPS = (
     Sweep("vgg", "a tenth, stronger", 940, (3e-4,), options=_PLAIN),
     Sweep("vgg", "a tenth, rate x3", 940, (3e-5, 1e-4), options=_HIGH_RATE),
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
-    Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG_IN_HALF),
+    Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("wide_resnet", "a tenth", 310, (2e-5, 9e-5, 3e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "half", 1550, (1.2e-5, 6e-5, 2.2e-4)),
@@ -118,7 +118,7 @@ SWEEPS = (
     Sweep("wide_resnet", "a tenth, stronger", 310, (3e-4, 6e-4), options=_PLAIN),
     Sweep("wide_resnet", "a tenth, rate x3", 310, (1e-5, 5e-5, 1.2e-4, 2.4e-4), options=_HIGH_RATE),
     Sweep("wide_resnet", "a tenth, batches of 16", 1240, (8e-5, 2e-4), options=_SMALL_BATCHES),
-    Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG_IN_HALF),
+    Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("resnet", "a tenth", 940, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "half", 4700, (2e-5, 1.4e-4, 5.5e-4)),

@@ -5,7 +5,7 @@
 For one net: a sweep (kept beside the results, resumed), then every contender of every size trained from scratch with
 every seed. Each training is a line of the results; what stands there is not repeated, so it can be stopped at any time.
 ``--table`` only shows what is there. ``--again`` trains nets that stand in the results with more seeds or steps, by the
-widths that they have there: no sweep is made, and contenders that differ from seed to seed are left alone. Contenders:
+widths that they have there: no sweep is made, and a contender that differs from seed to seed is refused. Contenders:
 
     balance, density, ...  the sweep's evidence by the rules of slimming/budget.py
     cost                   the rule of balance without evidence: what costs little stays
@@ -23,6 +23,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,7 @@ class Proof:
         if name == "torch-pruning":
             widths = by_magnitude(self.task, self.coupling, asked, seed)
             return plan_of(traced, self.coupling, widths, masks, rule=name, asked=asked, limits=Limits(round_to=1))
-
-        def flat(densities: Mapping[str, float]) -> Evidence:
-            return flat_evidence(self.coupling, densities)
-
+        flat = partial(flat_evidence, self.coupling)
         equal, draw = dict.fromkeys(masks, 1.0), np.random.default_rng(seed)
         rule, evidence = {
             **{rule: (rule, masks) for rule in RULES},
@@ -214,7 +212,7 @@ def main() -> None:
     parser.add_argument("--net", choices=NETS, action="append", default=None)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shared", default="../shared")
-    parser.add_argument("--seeds", type=int, default=3, help="up to this one")
+    parser.add_argument("--seeds", type=int, default=3, help="those below this number")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="nets that stand in the results")
     parser.add_argument("--steps", type=int, default=600)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -74,8 +73,8 @@ NETS = {
 
 
 def falling(done: float) -> float:
-    """From one to zero along a cosine."""
-    return (1 + math.cos(math.pi * min(max(done, 0.0), 1.0))) / 2
+    """The tool's cosine, from one to zero, and level before and after."""
+    return SCHEDULES["cosine"][0](min(max(done, 0.0), 1.0))
 
 
 def late(done: float) -> float:
