@@ -161,7 +161,7 @@ def analyze(
     with redirect_stdout(sys.stderr):  # what a user's file prints is no result
         if fast_dev_run:
             plan = plan_fast(model, out=out, options=given)
-            asked["include_unclear"] = True  # after so few steps all layers are, and it is to be tried
+            asked["rehearsal"] = True  # so few steps are no evidence, but the way to a slim model is to be tried
         else:
             plan = plan_sweep(model, out=out, existing=existing, **given)
         cost = estimate_of(plan, jobs_of(plan.task, jobs, trials_of(plan))) if dry_run else None
@@ -234,7 +234,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     from dst_analyze.slimming.plan import suggest_widths
     from dst_analyze.slimming.suggestion import task_of, write_suggestion
     from dst_analyze.sweep.reading import read_run
-    from dst_analyze.terminal import console, plan_table, plan_words, show, visible
+    from dst_analyze.terminal import console, show, show_plan, visible
     from dst_analyze.text import wrapped
 
     record = read_run(run_folder)
@@ -246,7 +246,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     if out is None:
         write_report(record.folder)
     stdout = console()
-    show(stdout, plan_table(plan, stdout.width), *wrapped(plan_words(plan), stdout.width))
+    show_plan(stdout, plan)
     if written.no_source:
         show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
     click.echo(f"\nslim model  {visible(written.built_by)}")

@@ -198,7 +198,7 @@ slim_options = section(
     click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths in multiples of N.  [default: 8]"),
     click.option("--min-width", type=click.IntRange(1), metavar="N", help="No layer narrower.  [default: 1]"),
     click.option("--keep", multiple=True, metavar="PATTERN", help="Leave such layers as wide as they are; repeatable."),
-    click.option("--include-unclear", is_flag=True, help="Narrow layers too that the ranking calls unclear."),
+    click.option("--only-clear", is_flag=True, help="Leave layers alone that the ranking calls unclear."),
     click.option(
         "--rule", type=click.Choice(["balance", "density", "sqrt", "units"]), help="How a budget is shared out."
     ),
@@ -247,7 +247,7 @@ output_options = section(
     debug_option,
 )
 
-_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "include_unclear", "rule")
+_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "only_clear", "rule")
 
 
 def slim_asked(options: dict[str, Any]) -> dict[str, Any]:

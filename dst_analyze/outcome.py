@@ -18,9 +18,8 @@ from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.terminal import (
     note_text,
-    plan_table,
-    plan_words,
     show,
+    show_plan,
     sweep_table,
     verification_table,
     visible,
@@ -49,7 +48,7 @@ def show_outcome(
         hint = (f"hint: {suggestion.hint}",) if suggestion.hint else ()
         show(where, *wrapped((f"no slimmer architecture: {suggestion.cause}", *hint), where.width))
     else:
-        show(where, plan_table(suggestion.plan, where.width), *wrapped(plan_words(suggestion.plan), where.width))
+        show_plan(where, suggestion.plan)
         if suggestion.no_source:
             show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
     if proof is not None:
@@ -74,7 +73,7 @@ def summary(
     yield "model", f"{elide(model.name, _NAME)}, {short(model.params)} parameters; {trials}"
     yield from _layers(ranking)
     yield "agreement", _agreement(ranking)
-    if not isinstance(suggestion, DstError):
+    if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
         plan = suggestion.plan
         macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
         yield (

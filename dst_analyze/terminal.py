@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dst_analyze.errors import DstError
-from dst_analyze.text import NARROWEST_NAME, percent
+from dst_analyze.text import NARROWEST_NAME, percent, wrapped
 from dst_analyze.text import elide as elide
 from dst_analyze.text import short as short
 from dst_analyze.text import visible as visible
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dst_analyze.sweep.notes import Note
     from dst_analyze.sweep.record import SweepRecord
 
+_NARROWEST_WHY = 28  # cells of the text beside a row
 _GAP = 3  # what rich puts between two columns of this box
 _RUNGS = {
     1: "torch.fx traced the whole model",
@@ -113,10 +114,28 @@ def layer_table(traced: TracedModel, width: int) -> Table:
     return _table("layer", heads, [layer.name for layer in traced.layers], rows, width)
 
 
+def show_plan(where: Console, plan: SlimPlan) -> None:
+    """Print a plan: its rows, what it saves, and the other sizes that the same evidence leads to."""
+    width = where.width
+    show(where, plan_table(plan, width), *wrapped(plan_words(plan), width))
+    if plan.ladder and plan.is_advice:
+        show(where, "", ladder_table(plan, width), *wrapped([plan.ladder_words], width))
+
+
 def plan_table(plan: SlimPlan, width: int) -> Table:
-    """Each group's width before and after, and how dense the sweep left it."""
-    rows = [[str(g.width), str(g.new_width), percent(g.density), elide(g.reason, 40)] for g in plan.groups]
-    return _table("group", ["width", "becomes", "density %", ""], [group.group for group in plan.groups], rows, width)
+    """Each group's width before and after, how dense the sweep left it, and what the ranking says of its layers."""
+    rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
+    heads = ["width", "becomes", "density %", f"rank of {plan.ranked}", "label"]
+    names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
+    return _table("group", heads, names, rows, width, why=why if any(why) else ())
+
+
+def ladder_table(plan: SlimPlan, width: int) -> Table:
+    """Parameters, MACs and widths at each size of the ladder."""
+    named = plan.ladder_rows
+    table = _table("", plan.ladder_heads, [name for name, _ in named], [cells for _, cells in named], width)
+    table.title = f"widths at other sizes, as shares of the {'MACs' if plan.ladder[0].axis == 'macs' else 'parameters'}"
+    return table
 
 
 def plan_words(plan: SlimPlan) -> Iterator[str]:
@@ -135,8 +154,9 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
             f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
         )
     for reason, groups in plan.frozen_by_reason.items():
+        first = sorted(groups, key=lambda frozen: not frozen.why)  # what ranks as redundant is looked for
         more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-        yield f"frozen: {', '.join(elide(frozen.group, 40) for frozen in groups[:3])}{more}: {reason}"
+        yield f"frozen: {', '.join(frozen.why or elide(frozen.group, 40) for frozen in first[:3])}{more}: {reason}"
 
 
 def verification_table(found: Verification, width: int) -> Table:
@@ -192,17 +212,30 @@ def inspection_notes(traced: TracedModel) -> Iterator[str]:
 
 
 def _table(
-    what: str, heads: Sequence[str], names: Sequence[str], rows: Sequence[Sequence[str]], width: int, below: int = 0
+    what: str,
+    heads: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    below: int = 0,
+    why: Sequence[str] = (),
 ) -> Table:
-    """Names of ``what``, then values; names give way if it is too wide. Rows ``below`` stand last."""
+    """Names of ``what``, then values; names give way if it is too wide. Rows ``below`` stand last.
+
+    ``why`` is a text beside each row, broken into lines where it has to be.
+    """
     values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
-    room = max(NARROWEST_NAME, width - values)
+    room = max(NARROWEST_NAME, width - values - (_NARROWEST_WHY + _GAP if why else 0))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
     table.add_column(what, no_wrap=True)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
+    if why:
+        named = max(cell_len(elide(name, room)) for name in (what, *names))
+        table.add_column("why", max_width=max(_NARROWEST_WHY, width - values - named - _GAP))
     for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
-        table.add_row(elide(name, room), *row, end_section=below > 0 and number == len(rows) - below)
+        text = [visible(why[number - 1])] if why else []
+        table.add_row(elide(name, room), *row, *text, end_section=below > 0 and number == len(rows) - below)
     return table
 
 

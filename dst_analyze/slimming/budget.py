@@ -22,6 +22,7 @@ TOLERANCE = 0.02
 _STRAYED = 0.05  # of its width, that a group may be off to give the others' rounding back
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
+_ALIKE_HALVINGS = 20
 _PRICINGS = 12  # prices settle within a percent in half as many
 
 
@@ -31,10 +32,19 @@ class Rule:
 
     The share rises with generosity, from none to all. The price of a group is what would hang on it at its full width,
     as a share of the model, the others being as narrow as they are going to be; it counts where a rule is ``priced``.
+    ``factors`` are what a share is multiplied by besides its density to the ``power``, by name.
     """
 
     share: Callable[[Group, GroupEvidence, float, float], float]
     priced: bool = False
+    factors: Callable[[Group, float], Mapping[str, float]] = lambda group, price: {}
+    power: float = 1.0
+
+
+def _balance_factors(group: Group, price: float) -> dict[str, float]:
+    """Return what a balanced share owes to the layers that use a group, to its price and to its width."""
+    width = group.width * group.per_unit
+    return {"uses": math.sqrt(group.uses), "price": 1 / math.sqrt(price), "width": width ** (-1 / 3)}
 
 
 def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: float) -> float:
@@ -52,14 +62,13 @@ def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: fl
     residual blocks would be cut for its price, which is all theirs: a ResNet-14 at half its MACs then scored 53.5 on
     CIFAR-10's subset, with it 54.2 to 56.0 (a point between seeds).
     """
-    width = group.width * group.per_unit
-    return generosity * evidence.density * math.sqrt(group.uses / (price * width ** (2 / 3)))
+    return generosity * evidence.density * math.prod(_balance_factors(group, price).values())
 
 
 RULES: dict[str, Rule] = {
-    "balance": Rule(_balance, priced=True),
+    "balance": Rule(_balance, priced=True, factors=_balance_factors),
     "density": Rule(lambda group, evidence, price, generosity: generosity * evidence.density),
-    "sqrt": Rule(lambda group, evidence, price, generosity: generosity * math.sqrt(evidence.density)),
+    "sqrt": Rule(lambda group, evidence, price, generosity: generosity * math.sqrt(evidence.density), power=0.5),
     # Every unit by its own density: a group of a few dense units and many empty ones keeps the few.
     "units": Rule(
         lambda group, evidence, price, generosity: float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
@@ -118,11 +127,28 @@ def widths_for(
     for _ in range(_PRICINGS if rule.priced else 1):
         wanted = ideal(_generosity(lambda generosity: used(_floored(ideal(generosity))) <= 1))
         tightest = max(budgets, key=lambda budget: budget.used(wanted))
-        now = tightest.cost.hanging(wanted)
-        whole = {group.name: now[group.name] * group.width / wanted[group.name] for group in groups}
+        whole = prices_at(tightest.cost, groups, wanted)
         # Halfway between the old prices and the new: two groups that price each other would otherwise take turns.
         prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
     return _balanced(_nearest(wanted, allowed), wanted, allowed, used)
+
+
+def prices_at(cost: Cost, groups: Iterable[Group], widths: Mapping[str, float]) -> dict[str, float]:
+    """Return the price of each group at given widths: what would hang on it if it alone had its full width."""
+    now = cost.hanging(widths)
+    return {g.name: now[g.name] * g.width / widths.get(g.name, g.width) for g in groups}
+
+
+def share_alike(groups: Sequence[Group], used: Callable[[Mapping[str, float]], float]) -> float:
+    """Return the share that each group would keep if all were thinned alike to use up the budget."""
+    if used({}) <= 1:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(_ALIKE_HALVINGS):
+        middle = (low + high) / 2
+        fits = used({group.name: middle * group.width for group in groups}) <= 1
+        low, high = (middle, high) if fits else (low, middle)
+    return low
 
 
 def _generosity(fits: Callable[[float], bool]) -> float:

@@ -13,7 +13,7 @@ weights, to 44 (benchmarks/planted_width.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ Values = npt.NDArray[np.float64]
 Masks = Mapping[str, npt.NDArray[np.bool_] | Values]
 """By layer: what is left of each weight, all or nothing; a share, where no more is known."""
 
+Ends = Mapping[str, tuple[Values, int]]
+"""By role ("produces", "reads"): the density of each unit seen from there, and the number of weights that say so."""
+
 _FLOOR = 1e-3
 """Densities are told apart down to this: below it a group is as good as empty."""
 
@@ -34,12 +37,14 @@ class GroupEvidence:
     """``density`` of the group; ``units``: of each unit; ``sorted_units``: of its densest unit, the next one, ...
 
     Trials that start from other weights number their units otherwise, so what a unit is like is known best by its place
-    in the order: ``sorted_units`` is the mean over trials of the sorted densities.
+    in the order: ``sorted_units`` is the mean over trials of the sorted densities. ``ends`` has, by role ("produces",
+    "reads"), the density seen from that end and how much the end counts; the counts add up to 1.
     """
 
     density: float
     units: Values
     sorted_units: Values
+    ends: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def equal(cls, width: int, density: float = 1.0) -> GroupEvidence:
@@ -52,13 +57,13 @@ Evidence = Mapping[str, GroupEvidence]
 def from_masks(coupling: Coupling, parameters: Mapping[str, str], trials: Iterable[Masks]) -> dict[str, GroupEvidence]:
     """Evidence from final masks; ``parameters`` maps a layer to the parameter its mask is of."""
     groups = coupling.removable
-    seen: dict[str, list[Values]] = {group.name: [] for group in groups}
+    seen: dict[str, list[Ends]] = {group.name: [] for group in groups}
     for masks in trials:
         by_parameter = {parameters[layer]: mask for layer, mask in masks.items()}
         for group in groups:
-            units = _unit_densities(coupling, group, by_parameter)
-            if units is not None:
-                seen[group.name].append(units)
+            ends = _unit_densities(coupling, group, by_parameter)
+            if ends:
+                seen[group.name].append(ends)
     return {group.name: _summed_up(group, seen[group.name]) for group in groups}
 
 
@@ -86,8 +91,8 @@ def late_ratios(record: SweepRecord, what: str) -> dict[TrialKey, dict[str, floa
     }
 
 
-def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | None:
-    """The density of each unit in one trial; None where no mask touches the group.
+def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Ends:
+    """Return the density of each unit in one trial, seen from each end; nothing where no mask touches the group.
 
     The share of a unit's row is taken over columns in proportion to what is left of them, and the other way round. A
     unit that reads from a layer most of whose units are dead is not thin for that, nor is the layer before one with
@@ -104,8 +109,7 @@ def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Values | 
         sums[member.role][0] += coupling.by_unit(group, member, kept @ share)
         sums[member.role][1] += coupling.by_unit(group, member, np.full(len(kept), max(share.sum(), _FLOOR)))
         weights[member.role] += mask.size
-    ends = [(left / whole, weights[role]) for role, (left, whole) in sums.items() if whole.all()]
-    return _both_ends(ends)
+    return {role: (left / whole, weights[role]) for role, (left, whole) in sums.items() if whole.all()}
 
 
 def _both_ends(ends: Sequence[tuple[Values, int]]) -> Values | None:
@@ -124,14 +128,20 @@ def _typical(values: Values) -> float:
     return float(np.exp(np.log(np.maximum(values, _FLOOR)).mean()))
 
 
-def _summed_up(group: Group, trials: Sequence[Values]) -> GroupEvidence:
-    if not trials:
+def _summed_up(group: Group, trials: Sequence[Ends]) -> GroupEvidence:
+    both = [units for trial in trials if (units := _both_ends(list(trial.values()))) is not None]
+    if not both:
         return _unknown(group)
-    units = np.stack(trials)
+    units = np.stack(both)
+    total = sum(weights for _, weights in trials[0].values())
     return GroupEvidence(
         density=_typical(units.mean(1)),
         units=np.exp(np.log(units).mean(0)),
         sorted_units=np.exp(np.log(-np.sort(-units, axis=1)).mean(0)),
+        ends={
+            role: (_typical(np.array([trial[role][0].mean() for trial in trials])), weights / total)
+            for role, (_, weights) in trials[0].items()
+        },
     )
 
 

@@ -14,9 +14,8 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.model.weights import draw_anew, first_difference
-from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics import COLLAPSED
-from dst_analyze.ranking.verdict import LABELS, NEEDED, NOT_MEASURED, UNCLEAR
 from dst_analyze.slimming.budget import (
     DEFAULT_RULE,
     RULES,
@@ -30,9 +29,12 @@ from dst_analyze.slimming.budget import (
 )
 from dst_analyze.slimming.build import slim
 from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.density import Evidence, Masks, from_masks, from_ratios, late_ratios
+from dst_analyze.slimming.density import Evidence, GroupEvidence, Masks, from_masks, from_ratios, late_ratios
+from dst_analyze.slimming.departures import Explainer
 from dst_analyze.slimming.depth import empty_branches
 from dst_analyze.slimming.groups import Coupling, Group
+from dst_analyze.slimming.ladder import ladder_of
+from dst_analyze.slimming.ranked import Ranked, needed_layers, ranked_layers, unclear_layers
 from dst_analyze.slimming.timing import milliseconds
 from dst_analyze.slimming.values import FrozenGroup, GroupPlan, Limits, SlimPlan, TensorShape
 from dst_analyze.sweep.device import Device
@@ -43,6 +45,7 @@ from dst_analyze.sweep.record import SweepRecord, TrialResult
 DEFAULT_TARGET = {"params": 0.5}
 _WORKING = 0.9  # of the dense model's accuracy, that a trial must have to say what a model needs
 _LATENCY_TRIES = 7
+_REHEARSAL = "a rehearsal: it tries whether a slim model can be built and written; these widths are no advice"
 
 
 def suggest_widths(
@@ -56,53 +59,89 @@ def suggest_widths(
     min_width: int = 1,
     keep: Sequence[str] = (),
     rule: str = DEFAULT_RULE,
-    include_unclear: bool = False,
+    only_clear: bool = False,
     coupling: Coupling | None = None,
+    ranking: Ranking | None = None,
+    rehearsal: bool = False,
 ) -> SlimPlan:
-    """Widths for a share of the model's parameters, MACs or measured latency, or all of them, from a sweep's record.
+    """Return widths for a share of the model's parameters, MACs or measured latency, from a sweep's record.
 
     Half of the parameters, unless something else is asked for. Latency is that of a forward pass over the example on
-    the machine this runs on. Groups made by layers that the ranking calls unclear are left alone, unless
-    ``include_unclear``.
+    the machine this runs on. All groups go by their evidence, and each row has the label that the ranking gives its
+    layers; with ``only_clear`` groups that it calls unclear are left alone, and what it calls needed loses no more
+    than it would if all layers were thinned alike. A ``rehearsal`` needs no evidence, and its plan is no advice.
+
+    Raises:
+        DataError: no trial of the record can be used.
     """
     coupling = coupling or couple(traced)
-    evidence = sweep_evidence(coupling, record)
+    ranked = ranked_layers(record, ranking)
+    if not ranked.used and not rehearsal:
+        raise ranked.no_evidence()
+    evidence = sweep_evidence(coupling, record, ranked) if ranked.used else equal_evidence(coupling)
     limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep))
     given = {"params": target_params, "macs": target_macs, "latency": target_latency}
     asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
-    if not include_unclear:
-        # What is needed loses no more than it would if all layers were thinned alike.
+    if only_clear:
         alike = math.sqrt(max(0.0, min(1.0, *asked.values())))
-        labels = labelled_layers(record)
-        found = {"unclear": (*labels[UNCLEAR], *labels[NOT_MEASURED]), "needed": labels[NEEDED], "needed_share": alike}
-        limits = limits.model_copy(update=found)
+        held = {"unclear": unclear_layers(ranked), "needed": needed_layers(ranked), "needed_share": alike}
+        limits = limits.model_copy(update=held)
     plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
-    return plan.model_copy(update={"depth": empty_branches(traced, list(late_ratios(record, "remaining").values()))})
+    costs = {name: cost_of(traced, coupling, name) for name in ("params", "macs")}
+    counted = {name: share for name, share in asked.items() if name != "latency"} or DEFAULT_TARGET
+    budgets = {name: Budget(costs[name], share) for name, share in counted.items()}
+    plan = Explainer(coupling, evidence, RULES[rule], limits, budgets, ranked).explained(plan)
+
+    def widths_of(shares: Mapping[str, float]) -> Widths:
+        wanted = [Budget(costs[name], share) for name, share in shares.items()]
+        return widths_for(coupling.removable, evidence, RULES[rule], limits, wanted)
+
+    notes = [*([_REHEARSAL] if rehearsal else []), *plan.notes]
+    if ranked.used and not rehearsal and not _working(record, ranked):
+        notes.append(f"every trial scores below {_WORKING:.0%} of the dense model, so none shows what the task needs")
+    found = {
+        "depth": empty_branches(traced, list(late_ratios(record, "remaining").values())),
+        "ladder": ladder_of(traced, coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params"),
+        "trials": 0 if rehearsal else len(_working(record, ranked) or ranked.used),
+        "notes": tuple(notes),
+    }
+    return plan.model_copy(update=found)
 
 
-def labelled_layers(record: SweepRecord) -> dict[str, tuple[str, ...]]:
-    """What the ranking calls redundant, needed, unclear, and what was not measured."""
-    table = rank_layers(record).table
-    return {label: tuple(table.loc[table["label"] == label, "layer"]) for label in LABELS}
+def equal_evidence(coupling: Coupling) -> Evidence:
+    """Return evidence that says the same of every group."""
+    return {group.name: GroupEvidence.equal(group.width) for group in coupling.removable}
 
 
-def sweep_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
-    """What the final masks of all trials say of every group.
+def sweep_evidence(coupling: Coupling, record: SweepRecord, ranked: Ranked | None = None) -> Evidence:
+    """Return what the final masks say of every group, over the trials that the ranking uses and that do the task.
 
-    Left out are trials that no longer do the task, as a model that has stopped working does not show what it needs. A
-    layer whose thresholds were reset had collapsed, and counts as that, as it does in the ranking: its last mask shows
-    how long ago the reset was. (Convolutions of VGG that kept 1 % in two trials of six and were then reset had masks of
-    20 %; one of them was left 104 of its 128 channels, where the ranking called it redundant.)
+    A model that has stopped working does not show what it needs, unless all have. A layer whose thresholds were reset
+    had collapsed, and counts as that, as it does in the ranking: its last mask shows how long ago the reset was.
+    (Convolutions of VGG that kept 1 % in two trials of six and were then reset had masks of 20 %; one of them was left
+    104 of its 128 channels, where the ranking called it redundant.)
     """
     parameters = dict(zip(record.layers["layer"], record.layers["parameter"], strict=True))
-    trials = [trial for alpha in record.alphas for trial in record.at(alpha)]
-    trials = [trial for trial in trials if _does_the_task(record, trial)] or trials
+    ranked = ranked or ranked_layers(record)
+    if not ranked.used:
+        raise ranked.no_evidence()
+    trials = _working(record, ranked) or _usable(record, ranked)
 
     def masks_of(trial: TrialResult) -> Masks:
         masks = read_masks(trial_folder(record.folder, trial.key) / MASKS)
         return {n: np.full(mask.shape, COLLAPSED) if n in trial.resets else mask for n, mask in masks.items()}
 
     return from_masks(coupling, parameters, map(masks_of, trials))
+
+
+def _usable(record: SweepRecord, ranked: Ranked) -> list[TrialResult]:
+    trials = [trial for alpha in record.alphas for trial in record.at(alpha)]
+    return [trial for trial in trials if trial.key in ranked.used]
+
+
+def _working(record: SweepRecord, ranked: Ranked) -> list[TrialResult]:
+    """Return the usable trials that do the task."""
+    return [trial for trial in _usable(record, ranked) if _does_the_task(record, trial)]
 
 
 def _does_the_task(record: SweepRecord, trial: TrialResult) -> bool:
@@ -138,7 +177,7 @@ def plan_widths(
     ):
         raise ModelError(
             f"nothing may be removed: every group of channels is {kept(limits, coupling.removable[0])}",
-            hint="more seeds or steps make a ranking clearer; --include-unclear goes by the densities as they are",
+            hint="leave out --only-clear: all groups then go by their evidence" if limits.unclear else "keep fewer",
         )
     if traced.graph_module is None or not coupling.removable:
         raise ModelError(

@@ -23,6 +23,7 @@ UNIFORM, RANDOM, FAN_IN = "uniform", "random", "fan-in"
 CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
 """What is trained for a proof, by name; the last only where there is a sweep."""
 _CONFIDENCE = 0.95
+_LADDER_ROWS = 16  # groups that the ladder shows
 
 
 class GroupPlan(Json):
@@ -37,6 +38,28 @@ class GroupPlan(Json):
     units: int
     density: float | None = None
     reason: str = ""  # why it stays as it is, where the budget had no say
+    label: str = ""  # the ranking's label of the layers that make it, or "mixed"
+    ranks: tuple[float | None, ...] = ()  # in the ranking, of each of these layers
+    why: str = ""  # why its width departs from what the ranks suggest, where it does
+
+    @property
+    def because(self) -> str:
+        """What a reader should know about the row: why it is held, or why it departs from the ranking."""
+        return self.reason or self.why
+
+    @property
+    def name(self) -> str:
+        """The group's name, with the number of other layers that make it."""
+        return self.group if len(self.layers) < 2 else f"{self.group} +{len(self.layers) - 1}"
+
+    @property
+    def place(self) -> str:
+        """Its rank, or the first and last rank of its layers; empty where none is ranked."""
+        known = [rank for rank in self.ranks if rank is not None]
+        if not known:
+            return ""
+        first, last = min(known), max(known)
+        return f"{first:g}" if first == last else f"{first:g} to {last:g}"
 
 
 class FrozenGroup(Json):
@@ -45,6 +68,18 @@ class FrozenGroup(Json):
     group: str
     layers: tuple[str, ...]
     reason: str
+    first: tuple[str, ...] = ()  # layers that rank as redundant and make these channels
+    why: str = ""  # those layers with their ranks
+
+
+class Rung(Json):
+    """One size of the ladder: the widths, in channels, for a share of the parameters or MACs."""
+
+    axis: Literal["params", "macs"] = "params"
+    share: float
+    widths: dict[str, int]
+    params: int
+    macs: int | None = None
 
 
 class TensorShape(Json):
@@ -104,6 +139,14 @@ class SlimPlan(Json):
     latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
     notes: tuple[str, ...] = ()
     depth: tuple[EmptyBranch, ...] = ()  # proposed, not done
+    ladder: tuple[Rung, ...] = ()  # other sizes, from large to small
+    ranked: int = 0  # layers in the ranking that the rows refer to
+    trials: int | None = None  # that the widths rest on; 0: none, so the plan is no advice
+
+    @property
+    def is_advice(self) -> bool:
+        """False for a plan that only tries whether a slim model can be built and written."""
+        return self.trials != 0
 
     @property
     def reached(self) -> dict[str, float]:
@@ -124,10 +167,52 @@ class SlimPlan(Json):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per group: old and new width."""
-        columns = ["group", "layers", "width", "new_width", "density", "reason"]
-        rows = [(g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.reason) for g in self.groups]
+        """One row per group: old and new width, what the ranking says of it, and why it departs from that."""
+        columns = ["group", "layers", "width", "new_width", "density", "rank", "label", "why"]
+        rows = [
+            (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.place, g.label, g.because)
+            for g in self.groups
+        ]
         return pd.DataFrame(rows, columns=columns)
+
+    @property
+    def ladder_groups(self) -> tuple[GroupPlan, ...]:
+        """The groups that the ladder shows: of many those that change most down to its smallest size."""
+        if not self.ladder:
+            return ()
+        least = self.ladder[-1].widths
+        changed = sorted(self.groups, key=lambda g: least.get(g.group, g.width) / g.width)[:_LADDER_ROWS]
+        return tuple(group for group in self.groups if group in changed)
+
+    @property
+    def ladder_heads(self) -> list[str]:
+        """The sizes of the ladder, as they were asked for; the model itself first."""
+        return ["now", *(f"{rung.share:.0%}" for rung in self.ladder)]
+
+    @property
+    def ladder_rows(self) -> list[tuple[str, list[str]]]:
+        """The ladder as text: parameters, MACs, then the width of each group that is shown, at every size."""
+        rungs = self.ladder
+        rows = [
+            ("parameters", [short(self.params), *(short(rung.params) for rung in rungs)]),
+            ("% of them", ["100", *(f"{100 * rung.params / self.params:.1f}" for rung in rungs)]),
+        ]
+        if self.macs:
+            rows.append(("MACs", [short(self.macs), *(short(rung.macs) for rung in rungs)]))
+        for group in self.ladder_groups:
+            widths = (str(rung.widths.get(group.group, group.width)) for rung in rungs)
+            rows.append((group.name, [str(group.width), *widths]))
+        return rows
+
+    @property
+    def ladder_words(self) -> str:
+        """What stands under the ladder: which command writes one of its sizes, and what is not shown."""
+        if not self.ladder:
+            return ""
+        hidden = len(self.groups) - len(self.ladder_groups)
+        more = f" The other {hidden} groups are in plan.json." if hidden else ""
+        rung = self.ladder[-2] if len(self.ladder) > 1 else self.ladder[-1]
+        return f"To write another size: dst-analyze slim RUN --target-{rung.axis} {rung.share:g}.{more}"
 
     def _repr_html_(self) -> str:
         macs = (
@@ -135,13 +220,17 @@ class SlimPlan(Json):
         )
         lead = f"{self.model}: parameters {short(self.params)} → {short(self.new_params)}{macs}"
         rows = [
-            (g.group, ", ".join(g.layers), g.width, g.new_width, percent(g.density), g.reason or "")
+            (g.group, ", ".join(g.layers), g.width, g.new_width, percent(g.density), g.place, g.label, g.because)
             for g in self.groups
         ]
         proposed = [f"proposed, not done: leave out the branch of {', '.join(b.layers)}" for b in self.depth]
-        stays = [f"{frozen.group} stays: {frozen.reason}" for frozen in self.frozen]
-        heads = ["group", "layers", "width", "becomes", "density %", "because"]
-        return html_table(lead, heads, rows, [*self.notes, *proposed, *stays], words=1)
+        stays = [f"{frozen.why or frozen.group} stays: {frozen.reason}" for frozen in self.frozen]
+        heads = ["group", "layers", "width", "becomes", "density %", f"rank of {self.ranked}", "label", "why"]
+        table = html_table(lead, heads, rows, [*self.notes, *proposed, *stays], words=1)
+        if not self.ladder:
+            return table
+        sizes = [(name, *cells) for name, cells in self.ladder_rows]
+        return table + html_table("Other sizes", ["", *self.ladder_heads], sizes, [self.ladder_words])
 
     def save(self, path: Path | str) -> None:
         Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
