@@ -191,7 +191,8 @@ def analyze(
         suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked or fresh), fresh=fresh)
         proof = None
         if not isinstance(suggestion, DstError):
-            told(suggestion.event())
+            if suggestion.plan.is_advice:
+                told(suggestion.event())
             if verify:
                 told(Notice(f"the report so far: {write_report(record.folder)}"))
                 with chosen_engine(plan.task, plan.again, engine, jobs, ray_address) as workers:

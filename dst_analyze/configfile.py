@@ -23,6 +23,9 @@ ONCE = ("config", "print-config", "dry-run", "fast-dev-run", "open", "resume", "
 WHERE = ("quiet", "json", "out", "jobs", "engine", "ray-address", "tensorboard")
 """What changes no number: left out of the options that a run keeps."""
 
+RETIRED = {"include-unclear": "take it out: all groups go by their evidence now, unless only-clear is set"}
+"""What files of earlier versions may set, and what to do about it."""
+
 _LARGEST = 1 << 20  # bytes
 
 
@@ -99,6 +102,8 @@ def _meant(key: str, known: Collection[str]) -> str:
     name = key.replace("_", "-")
     if name in ONCE:
         return f"--{name} is for the command line only"
+    if name in RETIRED:
+        return RETIRED[name]
     near = closest(name, known)
     return f"did you mean {near}?" if near else f"`{PROGRAM} --help` lists the options"
 

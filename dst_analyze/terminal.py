@@ -117,8 +117,11 @@ def layer_table(traced: TracedModel, width: int) -> Table:
 def show_plan(where: Console, plan: SlimPlan) -> None:
     """Print a plan: its rows, what it saves, and the other sizes that the same evidence leads to."""
     width = where.width
+    if not plan.is_advice:
+        show(where, *wrapped(plan.notes[:1], width))
+        return
     show(where, plan_table(plan, width), *wrapped(plan_words(plan), width))
-    if plan.ladder and plan.is_advice:
+    if plan.ladder:
         show(where, "", ladder_table(plan, width), *wrapped([plan.ladder_words], width))
 
 

@@ -332,7 +332,7 @@ def shown(here, monkeypatch):
 def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline):
     (here / "m.py").write_text(FILE)
     args = ["m.py", "--alphas", "1e-3,1e-2", "--steps", "60", "--out", "run", "--jobs", "1"]
-    assert main([*args, "--include-unclear", "--open", "--quiet"]) == 0
+    assert main([*args, "--open", "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
     summary = captured.out.rpartition("\n\n")[2].splitlines()

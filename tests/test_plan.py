@@ -331,13 +331,13 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
     assert main(["verify", "run"]) == 2
     assert "no plan" in capsys.readouterr().err
     assert main(["slim", "run", "--target-params", "1.5"]) == 2
-    assert main(["slim", "run", "--target-params", "0.5", "--include-unclear", "--round-to", "1"]) == 0
+    assert main(["slim", "run", "--target-params", "0.5", "--round-to", "1"]) == 0
     assert "prove it" in capsys.readouterr().out
     assert {"plan.json", "slim_model.py", "slim_model.safetensors", "changes.csv"} <= {
         file.name for file in (tmp_path / "run").iterdir()
     }
     written = load_file(tmp_path / "run" / "slim_model.safetensors")
-    assert main(["slim", "run", "--include-unclear", "--round-to", "1", "--fresh"]) == 0
+    assert main(["slim", "run", "--round-to", "1", "--fresh"]) == 0
     fresh = load_file(tmp_path / "run" / "slim_model.safetensors")
     assert {name: value.shape for name, value in fresh.items()} == {n: v.shape for n, v in written.items()}
     assert not any(torch.equal(fresh[name], value) for name, value in written.items())
@@ -351,7 +351,7 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
     assert main(["inspect", "run/slim_model.py"]) == 0  # it is a model file itself
     assert main(["rank", "run"]) == 0  # and the folder is still a run folder
     (tmp_path / "m.py").write_text(FILE.replace("hidden=24", "hidden=32"))
-    assert main(["slim", "run", "--include-unclear"]) == 2
+    assert main(["slim", "run"]) == 2
     assert "another run" in capsys.readouterr().err
     assert (
         main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "40", "--out", "run", "--quiet", "--force", "--jobs", "1"])
@@ -369,7 +369,7 @@ def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_pa
             f"self.a, self.one, self.two = {normed}",
         ).replace("self.one(x)", "self.one(self.a(x))")
     )
-    options = ["--alphas", "1e-4,1e-3", "--steps", "20", "--include-unclear", "--out", "run"]
+    options = ["--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run"]
     assert main(["m.py", *options, "--quiet"]) == 0
     said = capsys.readouterr().out
     assert "not written as source: a _SpectralNorm does not say" in said
@@ -379,14 +379,14 @@ def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_pa
     assert "cannot be written as source" in page
     assert "stands in <code>slim_model.py" not in page
     (tmp_path / "run" / "slim_model.py").write_text("of another plan")
-    assert main(["slim", "run", "--include-unclear", "--target-params", "0.8"]) == 0
+    assert main(["slim", "run", "--target-params", "0.8"]) == 0
     assert "not written as source" in capsys.readouterr().out
     assert not (tmp_path / "run" / "slim_model.py").exists()
     model = load_model("m.py:Net").model
     assert slim_model(model, SlimPlan.load("run/plan.json"))(torch.zeros(2, 64)).shape == (2, 10)
     found = analyze("m.py", alphas=(1e-4, 1e-3), steps=20, out="other")
     with pytest.warns(UserWarning, match="not written as source"):
-        found.slim(include_unclear=True)
+        found.slim()
 
 
 def test_widths_are_those_a_person_would_write():

@@ -65,7 +65,7 @@ def test_planted_width_is_taken_back(tmp_path):
     """One layer of a chain is four times as wide as the others; at the parameters of the chain without, it goes."""
     found = analyze(lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], seeds=2, out=tmp_path / "run", jobs=1)
     share = sum(p.numel() for p in Widened(planted=False).parameters()) / found.traced.params
-    plan = found.slim(target_params=share, round_to=1, include_unclear=True)
+    plan = found.slim(target_params=share, round_to=1)
     widths = {group.group: group.new_width for group in plan.groups}
     assert widths["wide"] <= 1.5 * 32
     assert min(widths["one"], widths["three"], widths["four"]) >= 0.6 * 32

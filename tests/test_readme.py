@@ -70,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "path", sys.path.copy())
-        assert main(["mymodel.py", *TINY, "--out", "run", "--include-unclear"]) == 0
+        assert main(["mymodel.py", *TINY, "--out", "run"]) == 0
         torch.save(load_model("mymodel.py").model.state_dict(), "trained.pt")
         for name in ("one", "two"):
             shutil.copytree("run", f"reports/{name}")
@@ -90,8 +90,6 @@ def test_commands_do_what_they_say(
         return
     assert program == "dst-analyze"
     words = ["run" if word.startswith("reports/mymodel-") else word for word in words]
-    if words[0] == "slim":
-        words.append("--include-unclear")  # four steps make nothing clear
     name = words[0] if words[0] in commands.commands else DEFAULT
     if name == DEFAULT and words != ["--list-examples"]:
         commands.commands[DEFAULT].make_context("dst-analyze", list(words))

@@ -23,7 +23,8 @@ def commands(
     lines = [shlex.join(["dst-analyze", config.model, *_options(record), *beside])]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
-        lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule]))
+        careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []
+        lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule, *careful]))
     if proof is not None:
         lines.append(shlex.join(["dst-analyze", "verify", run, "--seeds", str(len(proof.seeds))]))
     return [*lines, shlex.join(["dst-analyze", "report", run])]

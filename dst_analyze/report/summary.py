@@ -86,6 +86,9 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
     if plan is None:
         yield "No slimmer architecture has been suggested for this run; the command dst-analyze slim does that."
         return
+    if not plan.is_advice:
+        yield "A slim model could be built and written; without evidence its widths are no advice."
+        return
     text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
     text += f" ({plan.new_params / plan.params:.1%})"
     if plan.macs and plan.new_macs is not None:

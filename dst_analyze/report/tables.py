@@ -25,4 +25,4 @@ def trial_table(record: SweepRecord) -> pd.DataFrame:
 
 def width_table(plan: SlimPlan) -> pd.DataFrame:
     """One row per group of channels that shrink together."""
-    return spreadsheet_safe(plan.table, ["group", "layers", "reason"])
+    return spreadsheet_safe(plan.table, ["group", "layers", "why"])

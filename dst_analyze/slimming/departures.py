@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -77,14 +78,16 @@ class Explainer:
                 continue
             name = self._strongest(terms[row.group], math.log(share / alike), side)
             reason = self._words(name, group, self.evidence[row.group], hanging[row.group], what, side, share)
+            amount = "more" if side > 0 else "less"
+            said = f"keeps {amount} than its rank suggests" if len(layers) == 1 else f"keep {amount} than ranks suggest"
             who = f"{self._named(layers)} " if len(row.layers) > 1 else ""
-            found[row.group] = f"{who}keeps {'more' if side > 0 else 'less'} than its rank suggests: {reason}"
+            found[row.group] = f"{who}{said}: {reason}"
         return found
 
     def _side(self, group: Group, share: float, alike: float) -> int:
         """Return 1 if a group keeps clearly more than all alike would, -1 if clearly less, else 0."""
         steps = allowed_widths(self.limits, group)
-        step = max((b - a for a, b in zip(steps, steps[1:], strict=False)), default=1) / group.width
+        step = max((b - a for a, b in pairwise(steps)), default=1) / group.width
         margin = max(_CLEARLY, step / 2)
         return (share > alike + margin) - (share < alike - margin)
 
@@ -129,7 +132,7 @@ class Explainer:
             return f"what reads it is {dense} ({_names(readers)}: {_percent(found.ends['reads'][0])} left)"
         if name == "width":
             width = group.width * group.per_unit
-            return f"it is {'narrow' if side > 0 else 'wide'} already ({width} channels)"
+            return f"it is {'narrow' if side > 0 else 'wide'} ({width} channels)"
         if name == "produces":
             density = found.ends.get("produces", (found.density, 1.0))[0]
             return f"the trials that do the task left {_percent(density)} of its weights"

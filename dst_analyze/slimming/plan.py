@@ -45,7 +45,7 @@ from dst_analyze.sweep.record import SweepRecord, TrialResult
 DEFAULT_TARGET = {"params": 0.5}
 _WORKING = 0.9  # of the dense model's accuracy, that a trial must have to say what a model needs
 _LATENCY_TRIES = 7
-_REHEARSAL = "a rehearsal: it tries whether a slim model can be built and written; these widths are no advice"
+_REHEARSAL = "no slimmer architecture is advised: this was a rehearsal, which built and wrote a model without evidence"
 
 
 def suggest_widths(

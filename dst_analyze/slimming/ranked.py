@@ -60,7 +60,7 @@ class Ranked:
         said = ", ".join(f"{count} {_REMEDIES.get(status, (status,))[0]}" for status, count in counts)
         hints = [_REMEDIES[status][1] for status, _ in counts if status in _REMEDIES]
         return DataError(
-            f"there is no evidence for a slimmer architecture: no trial can be used ({said or 'there are none'})",
+            f"no trial can be used as evidence ({said or 'there are none'})",
             hint="; ".join(hints) or "run the sweep first",
         )
 
