@@ -60,7 +60,7 @@ def test_an_example_is_trained_and_slimmed(name: str, tmp_path: Path) -> None:
     assert found.record.complete
     assert found.record.manifest.data.stand_in == (name not in ("demo", "char-gru"))
     assert len(found.ranking.table) == len(found.traced.layers)
-    plan = found.slim(target_params=0.7, round_to=1)
+    plan = found.slim(target_params=0.7, round_to=1, rehearsal=True)  # two steps are no evidence
     assert plan.new_params < plan.params
     assert load_model(tmp_path / "run" / "slim_model.py").model is not None
 
@@ -70,11 +70,12 @@ def test_an_example_runs_from_the_command_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], inline: None
 ) -> None:
     """LSTM-a has biases that shrink with its weights and are no layers: the ranking must not ask for them."""
-    tiny = ["--steps", "2", "--alphas", "1e-3", "--round-to", "1", "--jobs", "1", "--quiet"]
+    tiny = ["--fast-dev-run", "--round-to", "1", "--jobs", "1", "--quiet"]
     small = ["--model-arg", "hidden=16"] if name == "lstm-a" else []
     assert main([f"example:{name}", *tiny, *small, "--out", str(tmp_path / "run")]) == 0
-    assert "slim model" in capsys.readouterr().out
-    assert {"report.html", "plan.json", "slim_model.py"} <= {file.name for file in (tmp_path / "run").iterdir()}
+    assert "this was a rehearsal" in capsys.readouterr().out
+    there = {file.name for file in (tmp_path / "run-fast-dev-run").iterdir()}
+    assert {"report.html", "plan.json", "slim_model.py"} <= there
 
 
 @pytest.mark.parametrize("name", EXPECTED)

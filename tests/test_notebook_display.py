@@ -47,7 +47,7 @@ def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> 
     assert "Net: 2 layers, 1,810 parameters" in inert(traced._repr_html_())
     assert "Net, masked: 100.0% of its weights remain" in inert(mask_model(traced)._repr_html_())
     assert "1 of 3 groups of channels may be narrowed" in inert(couple(traced)._repr_html_())
-    found = analyze(model, (x, y), alphas=(1e-3, 1e-2), steps=6, out=tmp_path / "run")
+    found = analyze(model, (x, y), alphas=(1e-2, 3e-2), steps=20, out=tmp_path / "run")
     assert "Verdict: " in inert(found._repr_html_())
     assert repr(found) == f"Analysis('Net', '{found.ranking.verdict}', '{tmp_path / 'run'}')"
     plan = found.slim(target_params=0.6, write=False)

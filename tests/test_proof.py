@@ -128,7 +128,7 @@ def test_a_training_that_fails_says_which(tmp_path, task):
 
 def test_a_notebook_proves_with_several_jobs(tmp_path):
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
-    options = {"alphas": [1e-3, 3e-3], "steps": 40, "out": tmp_path / "run"}
+    options = {"alphas": [3e-3, 1e-2], "steps": 40, "out": tmp_path / "run"}
     record = run_sweep(model, (TRAIN, TEST), **options)
     analysis = Analysis(plan_sweep(model, (TRAIN, TEST), existing="resume", **options).task, record)
     heard, plan = [], analysis.slim()
@@ -141,7 +141,7 @@ def test_a_notebook_proves_with_several_jobs(tmp_path):
 def test_the_command_line_tells_of_the_proof_and_writes_a_report_before(tmp_path, monkeypatch, capsys, inline):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text(FILE)
-    options = ["--alphas", "1e-4,1e-3", "--steps", "40", "--round-to", "1", "--out", "run"]
+    options = ["--alphas", "3e-3,1e-2", "--steps", "40", "--round-to", "1", "--out", "run"]
     assert main(["m.py", *options, "--verify", "--verify-seeds", "1", "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     told = [event["event"] for event in events if event["event"] not in ("trial_step", "trial_started")]

@@ -21,7 +21,7 @@ from dst_analyze.usage import DEFAULT
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 KINDS = {"python", "console", "text", "toml"}  # `text` is a picture of something, not something to run
-TINY = ["--steps", "4", "--alphas", "1e-3,1e-2", "--jobs", "1", "--quiet", "--force"]
+TINY = ["--steps", "20", "--alphas", "1e-2,3e-2", "--jobs", "1", "--quiet", "--force"]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def test_several_jobs_change_nothing(here):
 
 
 def test_a_run_knows_its_weights_again(here, capsys):
-    args = ["m.py", "--alphas", "1e-3,1e-2", "--steps", "4", "--jobs", "1", "--weights", "w.pt", "--out", "run"]
+    args = ["m.py", "--alphas", "1e-2,3e-2", "--steps", "20", "--jobs", "1", "--weights", "w.pt", "--out", "run"]
     assert main(args) == 0
     assert main(["slim", "run", "--target-params", "0.5"]) == 0
     torch.save(net().state_dict(), "w.pt")
