@@ -101,7 +101,7 @@ def suggest_widths(
         notes.append(f"every trial scores below {_WORKING:.0%} of the dense model, so none shows what the task needs")
     found = {
         "depth": empty_branches(traced, list(late_ratios(record, "remaining").values())),
-        "ladder": ladder_of(coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params", plan),
+        "ladder": ladder_of(traced, coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params"),
         "trials": 0 if rehearsal else len(_working(record, ranked) or ranked.used),
         "notes": tuple(notes),
     }
