@@ -128,7 +128,7 @@ def show_plan(where: Console, plan: SlimPlan) -> None:
 def plan_table(plan: SlimPlan, width: int) -> Table:
     """Each group's width before and after, how dense the sweep left it, and what the ranking says of its layers."""
     rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
-    heads = ["width", "becomes", "density %", f"rank of {plan.ranked}", "label"]
+    heads = ["width", "becomes", "density %", plan.rank_head, "label"]
     names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
     return _table("group", heads, names, rows, width, why=why if any(why) else ())
 

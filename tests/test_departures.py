@@ -26,11 +26,11 @@ from dst_analyze.terminal import console, show_plan
 class Residual(nn.Module):
     """A stem, two blocks past which its channels run, and a head."""
 
-    def __init__(self):
+    def __init__(self, hidden=64):
         super().__init__()
         self.stem = nn.Conv2d(1, 32, 3, padding=1)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 32, 3, padding=1)) for _ in "ab"
+            nn.Sequential(nn.Conv2d(32, hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(hidden, 32, 3, padding=1)) for _ in "ab"
         )
         self.head = nn.Linear(32, 10)
 
@@ -112,6 +112,14 @@ def test_the_first_layer_of_a_residual_stream_says_with_whom_it_shares_its_chann
         "3 layers make the same channels (stem, blocks.0.2 and 1 more)"
     )
     assert not rows["blocks.1.0"].why or "rank" in rows["blocks.1.0"].why
+
+
+def test_layers_of_both_ends_that_share_one_width_are_named():
+    ratios = dict.fromkeys(RESIDUAL, 0.35) | {"stem": 0.6, "blocks.1.2": 0.3, "head": 1.0}
+    labels = {"blocks.1.2": REDUNDANT, "stem": NEEDED}
+    _, rows = explained(Residual(hidden=32), torch.zeros(2, 1, 8, 8), ratios, labels=labels)
+    said = "one width for 3 layers, blocks.1.2 (rank 1 of 6, redundant) to stem (rank 5 of 6, needed)"
+    assert rows["stem"].why == said
 
 
 def test_a_transformer_narrows_its_hidden_layers_before_its_embedding():

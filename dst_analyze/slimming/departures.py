@@ -75,6 +75,7 @@ class Explainer:
             side = self._side(group, share, alike)
             layers = [layer for layer in row.layers if side and self.ranked.side_of(layer) == side]
             if not layers:
+                found[row.group] = self._shared(row.layers)
                 continue
             name = self._strongest(terms[row.group], math.log(share / alike), side)
             reason = self._words(name, group, self.evidence[row.group], hanging[row.group], what, side, share)
@@ -83,6 +84,13 @@ class Explainer:
             who = f"{self._named(layers)} " if len(row.layers) > 1 else ""
             found[row.group] = f"{who}{said}: {reason}"
         return found
+
+    def _shared(self, layers: Sequence[str]) -> str:
+        """Return which layers share one width, where some rank as redundant and others as needed."""
+        ranked = sorted((layer for layer in layers if layer in self.ranked.ranks), key=self.ranked.ranks.__getitem__)
+        if {self.ranked.side_of(layer) for layer in ranked} >= {1, -1}:
+            return f"one width for {len(layers)} layers, {self._named(ranked[:1])} to {self._named(ranked[-1:])}"
+        return ""
 
     def _side(self, group: Group, share: float, alike: float) -> int:
         """Return 1 if a group keeps clearly more than all alike would, -1 if clearly less, else 0."""

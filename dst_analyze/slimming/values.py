@@ -176,6 +176,11 @@ class SlimPlan(Json):
         return pd.DataFrame(rows, columns=columns)
 
     @property
+    def rank_head(self) -> str:
+        """What stands above the ranks."""
+        return f"rank of {self.ranked}" if self.ranked else "rank"
+
+    @property
     def ladder_groups(self) -> tuple[GroupPlan, ...]:
         """The groups that the ladder shows: of many those that change most down to its smallest size."""
         if not self.ladder:
@@ -225,7 +230,7 @@ class SlimPlan(Json):
         ]
         proposed = [f"proposed, not done: leave out the branch of {', '.join(b.layers)}" for b in self.depth]
         stays = [f"{frozen.why or frozen.group} stays: {frozen.reason}" for frozen in self.frozen]
-        heads = ["group", "layers", "width", "becomes", "density %", f"rank of {self.ranked}", "label", "why"]
+        heads = ["group", "layers", "width", "becomes", "density %", self.rank_head, "label", "why"]
         table = html_table(lead, heads, rows, [*self.notes, *proposed, *stays], words=1)
         if not self.ladder:
             return table
