@@ -30,7 +30,8 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, 32, 3, padding=1)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(32, hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(hidden, 32, 3, padding=1)) for _ in "ab"
+            nn.Sequential(nn.Conv2d(32, hidden, 3, padding=1), nn.ReLU(), nn.Conv2d(hidden, 32, 3, padding=1))
+            for _ in range(2)
         )
         self.head = nn.Linear(32, 10)
 
@@ -117,9 +118,15 @@ def test_the_first_layer_of_a_residual_stream_says_with_whom_it_shares_its_chann
 def test_layers_of_both_ends_that_share_one_width_are_named():
     ratios = dict.fromkeys(RESIDUAL, 0.35) | {"stem": 0.6, "blocks.1.2": 0.3, "head": 1.0}
     labels = {"blocks.1.2": REDUNDANT, "stem": NEEDED}
-    _, rows = explained(Residual(hidden=32), torch.zeros(2, 1, 8, 8), ratios, labels=labels)
+    fine, example = Limits(round_to=1), torch.zeros(2, 1, 8, 8)
+    _, rows = explained(Residual(hidden=16), example, ratios, labels=labels, limits=fine)
     said = "one width for 3 layers, blocks.1.2 (rank 1 of 6, redundant) to stem (rank 5 of 6, needed)"
     assert rows["stem"].why == said
+    _, rows = explained(Residual(hidden=8), example, ratios, labels=labels, limits=fine)
+    assert rows["stem"].why == (
+        "stem (rank 5 of 6, needed) keeps less than its rank suggests: "
+        "100 % of the parameters hang on it, so narrowing it saves most"
+    )
 
 
 def test_a_transformer_narrows_its_hidden_layers_before_its_embedding():
