@@ -4,8 +4,8 @@
     python benchmarks/short_sweep.py --figure docs/short-sweeps.png
 
 The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
-clock. A recipe is a shorter sweep, with options that users have; its alphas, literal, leave about 70, 30 and 10 % at
-its length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
+clock. A recipe is a shorter sweep, with options that users have; its alphas (literal) leave 70, 30 and 10 % at its
+length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
 read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
 no new references. The lines of ``--out`` are made anew from what is there, and say so (`kept`). Others stay, from when
 readings were not kept: those of VGG and ResNet-14 are by other long runs. The references of `vgg` and of `wide_resnet`

@@ -1,5 +1,6 @@
 """An MLP of five layers of falling width, MNIST at 14x14, the tool's own SGD."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ WIDTHS = (196, 256, 192, 128, 64, 10)
 
 def build_model() -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
-    for inputs, outputs in zip(WIDTHS, WIDTHS[1:], strict=False):
+    for inputs, outputs in pairwise(WIDTHS):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

@@ -30,6 +30,9 @@ UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
 
 
+WORKING = 0.9
+"""Share of the dense model's accuracy that a trial must have to say what a model needs."""
+
 MOST_TRIALS = 10_000
 """More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
 
@@ -379,6 +382,13 @@ class SweepRecord:
     def at(self, alpha: float) -> list[TrialResult]:
         """The trials of one alpha that ended well, controls apart."""
         return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
+
+    def does_the_task(self, trial: TrialResult) -> bool:
+        """Whether a trial scores nearly as well as the dense model; where the score is a loss, it is not known."""
+        reached, dense = trial.score, self.dense.score
+        if self.manifest.data.score == "loss" or reached is None or dense is None:
+            return True
+        return reached >= WORKING * dense
 
     @property
     def probed(self) -> tuple[float, ...]:
