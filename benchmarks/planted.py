@@ -28,7 +28,7 @@ from dst_analyze.ranking.frames import checked_frame
 from dst_analyze.sweep.digits import load_digits
 
 SUBSETS = 20
-ALPHAS = (1e-4, 3e-4, 1e-3)
+ALPHAS = (2.785e-6, 2.785e-5, 2.785e-4)
 _SURE = ("redundant", "needed")
 
 

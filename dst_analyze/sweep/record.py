@@ -207,6 +207,7 @@ class TrialResult(Json):
     stable: bool = False  # it ended before its budget, as the layers' order no longer changed
     loss: float | None = None
     score: float | None = None
+    error: float | None = None  # standard error of the score on the test data
     remaining: float | None = None
     lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
     resets: dict[str, int] = {}
@@ -302,6 +303,7 @@ class Manifest(Json):
     data: DataSummary
     steps: int
     warm_up: int = 0  # before these, for the weights of masked trials
+    reference: Literal["warm-up", "trained alike"] = "warm-up"  # how the dense trial was trained
     optimizer: str
     clock: float = 1.0
     unit: Unit = "one"  # of thresholds
