@@ -17,6 +17,7 @@ from dst_analyze.ranking.statistics import (
     as_w,
     correlations,
     explained,
+    floors,
     kendalls_w,
     mean_correlation,
     permutation_p,
@@ -52,6 +53,9 @@ class Agreement:
     between_seeds: float = nan
     spread: float = 0.0
     """Redundancy of the most redundant layer less that of the least."""
+    scale: float = 1.0
+    """How deeply the trials pruned on average, over how deeply at the strongest alpha (by mean log ratio): differences
+    between layers grow with it, so their mean over alphas is as much smaller than at the strongest."""
     null: Explained | None = None
     control: Explained | None = None
     guesses: Guesses | None = None
@@ -168,7 +172,12 @@ def _compared(
     figures["null"] = None if null is None else null.mean(axis=0)
     if control is not None:
         figures["control"] = redundancy(part.ratios[part.rows(control=True)], part.params).mean(axis=0)
-    agreement = replace(agreement, spread=float(np.ptp(overall)), guesses=_guesses(part, overall, figures["null"]))
+    agreement = replace(
+        agreement,
+        spread=float(np.ptp(overall)),
+        scale=_scale(part, used, alphas),
+        guesses=_guesses(part, overall, figures["null"]),
+    )
     if len(values) < 2 or count < 2:
         return agreement, figures
     counts = resampled(alphas, seeds, draws, rng)
@@ -190,6 +199,13 @@ def _compared(
         control=None if control is None else explained(values, control, counts, steepest=2),
     )
     return agreement, figures
+
+
+def _scale(part: Measured, used: np.ndarray, alphas: np.ndarray) -> float:
+    kept = np.maximum(part.ratios[used], floors(part.params, len(part.layers)))
+    depth = -np.log(kept).mean(axis=1)
+    deepest = max(float(depth[alphas == alpha].mean()) for alpha in np.unique(alphas))
+    return float(depth.mean()) / deepest if deepest > 0 else 1.0
 
 
 def _guesses(part: Measured, overall: np.ndarray, null: np.ndarray | None) -> Guesses | None:

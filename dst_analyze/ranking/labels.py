@@ -11,15 +11,13 @@ from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
 from dst_analyze.sweep.record import alpha_label
 
-BORDER = 0.3
-"""Redundancy from which on a layer is redundant, and below the negative of which it is needed. Chosen by measurement:
-docs/ranking.md."""
-GUARD = 0.1
+BORDER = 0.4
+"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps two
+thirds of what the median layer keeps, or 1.5 times that. Chosen by measurement: docs/ranking.md."""
+GUARD = 0.05
 """How near the border one seed cannot tell the side; with n seeds it is this over the square root of n."""
-SLACK = 0.02
-"""How far beyond the median layer's side a single alpha or seed may be: at weak alphas all layers keep nearly all."""
-FAR = 1.0
-"""Redundancy beyond which a layer is not average at any alpha or seed."""
+SLACK = 0.1
+"""How far a layer may be on the other side of the median layer, at one alpha or seed, and still have one place."""
 
 _FRACTIONS = {
     0.9: "nine tenths", 0.8: "four fifths", 3 / 4: "three quarters", 2 / 3: "two thirds", 1 / 2: "half",
@@ -31,8 +29,8 @@ _NEAR = 0.04  # relative: nearer than this, a ratio is told as a fraction
 def labels(made: Measured, evidence: Evidence, verdict: Verdict, why: str) -> list[tuple[str, str]]:
     """Return each layer's label and the reason for it.
 
-    A layer is redundant, or needed, if its redundancy is beyond the border and on that side at every alpha and seed. It
-    is average if it is within the border and never far from the others; else, or too near the border, it is unclear.
+    A layer is unclear if it keeps clearly less than the median layer at one alpha or seed and more at another. Else it
+    is redundant if its redundancy is above the border, needed if it is below the negative of it, and average between.
     """
     return [_label(made, evidence, at, verdict, why) for at in range(len(made.layers))]
 
@@ -45,48 +43,55 @@ def _label(made: Measured, e: Evidence, at: int, verdict: Verdict, why: str) -> 
     if verdict is Verdict.NONE and not e.agreement.uniform:
         return UNCLEAR, why
     value, low, high = e.redundancy[at], e.lowest[at], e.highest[at]
-    guard = GUARD / math.sqrt(e.agreement.seeds)
-    everywhere = f"at every alpha{' and seed' if e.agreement.seeds > 1 else ''}"
-    if e.agreement.trials == 1:
-        everywhere = "in the one trial there is"
-    what = f"keeps {kept_words(value)} keeps"
-    if abs(value) <= BORDER - guard:
-        if max(abs(low), abs(high)) <= FAR:
-            return AVERAGE, f"{what}, and never far from it {everywhere}"
-        return UNCLEAR, f"{what} on average, but {_turns(low, high)}"
+    if min(high, -low) > SLACK and max(high, -low) > BORDER:
+        return UNCLEAR, f"its place changes between alphas or seeds: it keeps {_span(low, high)}"
+    what, everywhere = f"keeps {kept_words(value)} keeps", _everywhere(e)
+    border, guard = BORDER * e.agreement.scale, GUARD / math.sqrt(e.agreement.seeds) * e.agreement.scale
+    if abs(value) <= border - guard:
+        return AVERAGE, f"keeps about as much as other layers {everywhere}: {_span(low, high)}"
     side, label = ("less", REDUNDANT) if value > 0 else ("more", NEEDED)
-    if abs(value) < BORDER + guard:
+    if abs(value) < border + guard:
         seeds = "another seed" if e.agreement.seeds == 1 else "other seeds"
-        return UNCLEAR, f"{what}: near the border, {seeds} may call it average or {label}"
-    if min(low, high, key=lambda v: v * value) * math.copysign(1, value) < -SLACK:
-        return UNCLEAR, f"{what} on average, but {_turns(low, high)}"
-    reset = f"; it collapsed and was reset {int(e.resets[at])} times" if e.resets[at] > 1 else ""
-    reset = "; it collapsed and was reset once" if e.resets[at] == 1 else reset
-    return label, f"{what} on average, {side} {everywhere}{reset}"
+        return UNCLEAR, f"{what} on average, so near the border that {seeds} may call it {AVERAGE} or {label}"
+    most = f", {side} {everywhere}" if (low if value > 0 else -high) > 0 else f", nowhere clearly {_other(side)}"
+    return label, f"{what} on average{most}{_reset(int(e.resets[at]))}"
+
+
+def _everywhere(e: Evidence) -> str:
+    if e.agreement.trials == 1:
+        return "in the only trial"
+    return (
+        f"at every alpha{' and seed' if e.agreement.seeds > 1 else ''}" if e.agreement.alphas > 1 else "in every seed"
+    )
+
+
+def _other(side: str) -> str:
+    return "more" if side == "less" else "less"
+
+
+def _reset(times: int) -> str:
+    return "" if not times else f"; it collapsed and was reset {'once' if times == 1 else f'{times} times'}"
 
 
 def kept_words(redundancy: float) -> str:
     """Return how much of its weights a layer keeps beside the median layer: "a quarter of what the median layer"."""
     ratio = math.exp(-redundancy)
-    if abs(ratio - 1) < _NEAR:
-        return "about as much as the median layer"
     if ratio > 1:
-        if abs(ratio - 2) < 2 * _NEAR:
-            return "twice what the median layer"
-        return f"{ratio:.1f} times what the median layer" if ratio < 9.95 else f"{ratio:.0f} times what the median layer"
+        times = (
+            "twice" if abs(ratio / 2 - 1) < _NEAR else f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
+        )
+        return f"{times} what the median layer"
     near = next((words for share, words in _FRACTIONS.items() if abs(ratio / share - 1) < _NEAR), None)
     if near is None:
         near = f"{100 * ratio:.0f} %" if ratio >= 0.01 else "less than 1 %"
     return f"{near} of what the median layer"
 
 
-def _turns(low: float, high: float) -> str:
-    """Return how its place changes between alphas and seeds."""
-    return f"from {_times(high)} to {_times(low)} of it between alphas and seeds"
-
-
-def _times(redundancy: float) -> str:
-    return f"{100 * math.exp(-redundancy):.0f} %"
+def _span(low: float, high: float) -> str:
+    """Return the least and the most that a layer keeps beside the median layer."""
+    least, most = (100 * math.exp(-value) for value in (high, low))
+    span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"{most:.0f}"
+    return f"{span} % of what the median layer keeps"
 
 
 def _gap(made: Measured, at: int) -> str:

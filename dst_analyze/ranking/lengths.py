@@ -129,7 +129,9 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
     """Return in a sentence which share of a run's clearly different pairs a long run would order alike."""
     if not pairs:
         return "No two layers differ clearly in this run."
-    this = f"Of the {pairs} pairs of layers that differ clearly in this run" if pairs > 1 else "Of the one clear pair here"
+    this = (
+        f"Of the {pairs} pairs of layers that differ clearly in this run" if pairs > 1 else "Of the one clear pair here"
+    )
     if steps >= max(seen.long for seen in PAIRS):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
@@ -137,10 +139,12 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
     if not found:
         return f"{this}, it is not known how many a long run would order alike: no sweep of this kind was as short."
     shares = [seen.alike for seen in found]
-    mean, low, high = sum(shares) / len(shares), min(shares), max(shares)
-    inner = min(seen.inner for seen in found)
-    nets = f"{len(found)} reference nets at this length: {low:.0%} to {high:.0%}"
-    return f"{this}, a long run would order about {mean:.0%} alike ({nets}; without output layers at least {inner:.0%})."
+    mean, inner = sum(shares) / len(shares), min(seen.inner for seen in found)
+    nets = f"{len(found)} reference nets: {min(shares):.0%} to {max(shares):.0%}" if len(found) > 1 else found[0].net
+    return (
+        f"{this}, a long run would order about {mean:.0%} alike (measured at this length on {nets}; without output "
+        f"layers at least {inner:.0%})."
+    )
 
 
 def known_at(steps: int, *, warm_up: bool, unit: str) -> str:

@@ -51,12 +51,12 @@ def _without_training(a: Agreement) -> Iterator[str]:
     guesses = a.guesses
     if guesses is None or not guesses.pairs:
         return
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in guesses.known.items())
+    shares = ", ".join(f"{share:.0%} by {name}" for name, share in guesses.known.items())
     best = max(guesses.known.values())
-    most = "; most of the order could be had without training" if best >= _WITHOUT_TRAINING else ""
+    most = ". Most of the order could be had without training" if best >= _WITHOUT_TRAINING else ""
     yield (
-        f"Of {_many(guesses.pairs, 'pair')} of layers that differ clearly, orders that need no training have as many "
-        f"the same way: {shares}; {guesses.beyond:.0%} are known from the sweep alone{most}."
+        f"Of {_many(guesses.pairs, 'pair')} of layers that differ clearly, {shares} would be ordered the same way "
+        f"without training; {guesses.beyond:.0%} by none of them: what the sweep alone knows{most}."
     )
 
 

@@ -64,4 +64,6 @@ def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | 
     if not pairs:
         return Guesses(0)
     right = np.max(list(known.values()), axis=0) == 1
-    return Guesses(pairs, **{name: float(found.mean()) for name, found in known.items()}, beyond=1 - float(right.mean()))
+    return Guesses(
+        pairs, **{name: float(found.mean()) for name, found in known.items()}, beyond=1 - float(right.mean())
+    )

@@ -72,9 +72,7 @@ def costs_of(record: SweepRecord) -> Costs | None:
     return Costs(kind, tuple(costs))
 
 
-def _reference(
-    record: SweepRecord, trials: dict[float, list[TrialResult]], sign: float
-) -> list[TrialResult]:
+def _reference(record: SweepRecord, trials: dict[float, list[TrialResult]], sign: float) -> list[TrialResult]:
     """Return the dense trials; where they trained for the warm-up only, the weakest alpha's if these did better."""
     dense = _scored([t for t in record.trials if t.alpha is None and t.status == "done" and not t.control])
     manifest = record.manifest
