@@ -18,8 +18,8 @@ INITIAL, SIZE, DEPTH = "initial weights", "size", "depth"
 class Guesses:
     """What orders that need no training say of the pairs that differ clearly; NaN for an order that is not known.
 
-    ``initial``, ``size`` and ``depth`` are the shares that the initial weights, "larger is more redundant" and "later is
-    more redundant" order as the sweep does (a tie counts half); ``beyond`` is the share that none of them does.
+    ``initial``, ``size`` and ``depth`` are the shares that the initial weights, "larger is more redundant" and "later
+    is more redundant" order as the sweep does (a tie counts half); ``beyond`` is the share that none of them does.
     """
 
     pairs: int

@@ -104,7 +104,7 @@ def _by_alpha(made: Measured, evidence: Evidence, costs: Costs | None) -> tuple[
     names, whole = made.layers["layer"].to_numpy(object), evidence.measured
     main = ~made.trials["control"].to_numpy(bool)
     alphas = np.unique(made.trials["alpha"].to_numpy(float)[main])
-    parts, orders, gone = [], [], gone_at(made, alphas)
+    parts, orders, gone = [], [], gone_at(made, alphas.tolist())
     losses = {cost.alpha: cost.loss for cost in costs.alphas} if costs is not None else {}
     for alpha, share in zip(alphas, gone, strict=True):
         rows = main & (made.trials["alpha"] == alpha).to_numpy(bool) & ~np.isnan(made.read).all(axis=1)

@@ -87,14 +87,18 @@ def _scored(trials: Sequence[TrialResult]) -> list[TrialResult]:
     return [trial for trial in trials if trial.score is not None]
 
 
+def _scores(trials: Sequence[TrialResult]) -> list[float]:
+    return [trial.score for trial in trials if trial.score is not None]
+
+
 def _mean_score(trials: Sequence[TrialResult]) -> float:
-    return float(np.mean([trial.score for trial in trials]))
+    return float(np.mean(_scores(trials)))
 
 
 def _error(trials: Sequence[TrialResult]) -> float | None:
     """Return the standard error of a score: trials of one alpha share their test data, so it does not shrink."""
-    errors = [trial.error for trial in trials]
-    return None if None in errors else float(np.mean(errors))
+    errors = [trial.error for trial in trials if trial.error is not None]
+    return float(np.mean(errors)) if len(errors) == len(trials) else None
 
 
 def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[TrialResult]) -> float:
@@ -103,7 +107,7 @@ def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[
         known = (POINTS if kind == "accuracy" else SHARE * abs(base)) ** 2
     else:
         known = base_error**2 + error**2
-    between = float(np.var([trial.score for trial in scored], ddof=1)) if len(scored) > 1 else 0.0
+    between = float(np.var(_scores(scored), ddof=1)) if len(scored) > 1 else 0.0
     return math.sqrt(known + between)
 
 
