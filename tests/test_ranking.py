@@ -440,14 +440,13 @@ def test_labels_never_contradict_the_order(ratios):
 
 @settings(max_examples=60, deadline=None)
 @given(ratio_arrays)
-def test_only_a_place_that_changes_or_is_near_the_border_is_unclear(ratios):
+def test_only_a_place_that_changes_is_unclear(ratios):
     ranking = rank_layers(as_frame(ratios), draws=20)
-    if ranking.verdict is Verdict.NONE:
-        return
-    assert not {*ranking.table.loc[ranking.table["label"] == "unclear", "reason"].str.split().str[0]} - {"its", "keeps"}
-    for row in ranking.table[ranking.table["label"] == "unclear"].itertuples():
-        assert "its place changes" in row.reason or "near the border" in row.reason
     assert 0 < SLACK < BORDER
+    for row in ranking.table[ranking.table["label"] == "unclear"].itertuples():
+        assert ranking.verdict is Verdict.NONE or row.reason.startswith("its place changes between alphas or seeds")
+    if ranking.statistics.trials == 1:
+        assert "unclear" not in set(ranking.table["label"])
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from dst_analyze.sweep.record import alpha_label
 BORDER = 0.4
 """Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps two
 thirds of what the median layer keeps, or 1.5 times that. Chosen by measurement: docs/ranking.md."""
-GUARD = 0.05
-"""How near the border one seed cannot tell the side; with n seeds it is this over the square root of n."""
 SLACK = 0.1
 """How far a layer may be on the other side of the median layer, at one alpha or seed, and still have one place."""
 
@@ -46,13 +44,11 @@ def _label(made: Measured, e: Evidence, at: int, verdict: Verdict, why: str) -> 
     if min(high, -low) > SLACK and max(high, -low) > BORDER:
         return UNCLEAR, f"its place changes between alphas or seeds: it keeps {_span(low, high)}"
     what, everywhere = f"keeps {kept_words(value)} keeps", _everywhere(e)
-    border, guard = BORDER * e.agreement.scale, GUARD / math.sqrt(e.agreement.seeds) * e.agreement.scale
-    if abs(value) <= border - guard:
+    if abs(value) <= BORDER * e.agreement.scale:
         return AVERAGE, f"keeps about as much as other layers {everywhere}: {_span(low, high)}"
     side, label = ("less", REDUNDANT) if value > 0 else ("more", NEEDED)
-    if abs(value) < border + guard:
-        seeds = "another seed" if e.agreement.seeds == 1 else "other seeds"
-        return UNCLEAR, f"{what} on average, so near the border that {seeds} may call it {AVERAGE} or {label}"
+    if label == NEEDED and e.resets[at]:
+        return UNCLEAR, f"its place changes between alphas or seeds: it {what} on average, but collapsed in a trial"
     most = f", {side} {everywhere}" if (low if value > 0 else -high) > 0 else f", nowhere clearly {_other(side)}"
     return label, f"{what} on average{most}{_reset(int(e.resets[at]))}"
 
@@ -60,9 +56,9 @@ def _label(made: Measured, e: Evidence, at: int, verdict: Verdict, why: str) -> 
 def _everywhere(e: Evidence) -> str:
     if e.agreement.trials == 1:
         return "in the only trial"
-    return (
-        f"at every alpha{' and seed' if e.agreement.seeds > 1 else ''}" if e.agreement.alphas > 1 else "in every seed"
-    )
+    if e.agreement.alphas == 1:
+        return "in every seed"
+    return "at every alpha and seed" if e.agreement.seeds > 1 else "at every alpha"
 
 
 def _other(side: str) -> str:
@@ -77,9 +73,7 @@ def kept_words(redundancy: float) -> str:
     """Return how much of its weights a layer keeps beside the median layer: "a quarter of what the median layer"."""
     ratio = math.exp(-redundancy)
     if ratio > 1:
-        times = (
-            "twice" if abs(ratio / 2 - 1) < _NEAR else f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
-        )
+        times = "twice" if abs(ratio / 2 - 1) < _NEAR else f"{ratio:.{1 if ratio < 9.95 else 0}f} times"
         return f"{times} what the median layer"
     near = next((words for share, words in _FRACTIONS.items() if abs(ratio / share - 1) < _NEAR), None)
     if near is None:
