@@ -49,11 +49,17 @@ def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, pro
 
 
 def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
-    yield ranking.notes[0].partition(": ")[2] or ranking.notes[0]
+    yield _why(ranking)
     yield from ranking.notes[1:]
     if ranking.verdict is not Verdict.NONE and ranking.statistics.guesses is not None:
         how, pairs = record.manifest, ranking.statistics.guesses.pairs
         yield pairs_at(pairs, how.steps, warm_up=how.warm_up > 0, unit=how.unit)
+
+
+def _why(ranking: Ranking) -> str:
+    """Return the first note without the verdict before it, as a sentence."""
+    text = ranking.notes[0].removeprefix(f"{ranking.verdict.capitalize()}: ")
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _headline(ranking: Ranking) -> str:
@@ -132,6 +138,7 @@ def _proven(proof: Verification) -> Iterator[str]:
         yield f"Among models of its size it is {'; '.join(parts)}."
 
 
+_UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
 _DOUBTS = {
     Caveat.NULL: "This order says no more than the initial weights do: it may come from the initialisation.",
     Caveat.CONTROL: "This order says no more than trials on shuffled labels do: it may not come from the data.",
@@ -139,8 +146,8 @@ _DOUBTS = {
 
 
 def _doubts(ranking: Ranking) -> Iterator[Note]:
-    if ranking.verdict is Verdict.NONE:
-        yield Note("No ranking", ranking.notes[0].partition(": ")[2] or ranking.notes[0])
+    if ranking.verdict in _UNSURE:
+        yield Note(_UNSURE[ranking.verdict], _why(ranking))
     for caveat in ranking.caveats:
         if caveat in _DOUBTS:
             yield Note("Perhaps not the data", _DOUBTS[caveat])
