@@ -67,6 +67,8 @@ def test_a_lucky_strong_alpha_after_a_bad_one_does_not_count():
     found = spare({1e-6: [0.9], 1e-5: [0.85], 1e-4: [0.9]}, RATIOS)
     assert set(found["spare_alpha"]) == {1e-6}
     assert found["spare_words"][0] == "20 % of its weights go at no loss, 60 % at 5.0 points, 90 % at 5.0 points"
+    slightly = spare({1e-6: [0.9], 1e-5: [0.898], 1e-4: [0.9]}, RATIOS)  # less than twice the noise below
+    assert set(slightly["spare_alpha"]) == {1e-4}
     lost = spare({1e-6: [0.9], 1e-5: [None], 1e-4: [0.9]}, RATIOS)
     assert set(lost["spare_alpha"]) == {1e-6}
 

@@ -13,7 +13,7 @@ from dst_analyze.ranking.labels import labels
 from dst_analyze.ranking.measured import Measured, measured
 from dst_analyze.ranking.notes import conclusions
 from dst_analyze.ranking.result import ORDERS, Ranking
-from dst_analyze.ranking.spare import Costs, costs_of, gone_at, spare_of
+from dst_analyze.ranking.spare import Costs, costs_of, gone_at, spare_note, spare_of
 from dst_analyze.ranking.statistics import correlations, ranks, redundancy
 from dst_analyze.ranking.verdict import Verdict, caveats_of, judge
 from dst_analyze.sweep.record import SweepRecord
@@ -43,7 +43,7 @@ def rank_layers(
     return Ranking(
         verdict=verdict,
         caveats=caveats,
-        notes=tuple(conclusions(made, evidence, verdict, why, caveats)),
+        notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs)),
         statistics=evidence.agreement,
         table=_table(made, evidence, verdict, why, costs),
         by_alpha=by_alpha,

@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.ranking.measured import Measured
-from dst_analyze.sweep.record import SweepRecord, TrialResult
+from dst_analyze.sweep.record import SweepRecord, TrialResult, alpha_label
 
 POINTS = 0.005
 """Noise of an accuracy whose standard error is not known: half a point."""
 SHARE = 0.01
 """Noise of a loss whose standard error is not known: this share of it."""
+FAILED = 2.0
+"""How many times the noise an alpha may lose before stronger ones no longer count, however well they score."""
 _MOST = 2  # stronger alphas that a sentence mentions
 _MORE = 0.01  # share of a layer that is worth mentioning
 
@@ -27,8 +29,8 @@ Score = Literal["accuracy", "loss"]
 class Cost:
     """What one alpha costs: how much worse the score is than the reference, and how much of that may be noise.
 
-    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha and all
-    weaker ones are within noise of the reference.
+    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha is within
+    noise of the reference and no weaker one failed.
     """
 
     alpha: float
@@ -59,16 +61,12 @@ def costs_of(record: SweepRecord) -> Costs | None:
     if not reference or not any(trials.values()):
         return None
     base, base_error = _mean_score(reference), _error(reference)
-    costs, free = [], True
+    costs, failed = [], False
     for alpha, scored in trials.items():
-        if not scored:  # diverged or failed: stronger alphas do not count either
-            free = False
-            costs.append(Cost(alpha, math.nan, math.nan, free))
-            continue
-        loss = sign * (_mean_score(scored) - base)
-        noise = _noise(kind, base, base_error, scored)
-        free = free and loss <= noise * (1 + 1e-9)
-        costs.append(Cost(alpha, loss, noise, free))
+        loss = sign * (_mean_score(scored) - base) if scored else math.nan
+        noise = _noise(kind, base, base_error, scored) if scored else math.nan
+        costs.append(Cost(alpha, loss, noise, free=not failed and loss <= noise * (1 + 1e-9)))
+        failed = failed or not loss <= FAILED * noise * (1 + 1e-9)  # diverged trials have failed too
     return Costs(kind, tuple(costs))
 
 
@@ -143,6 +141,17 @@ def spare_of(made: Measured, costs: Costs | None) -> pd.DataFrame:
     return unknown.assign(spare=spare, spare_alpha=costs.strongest_free, spare_words=words)
 
 
+def spare_note(costs: Costs | None) -> Iterator[str]:
+    """Yield a sentence that says which alpha "spare" goes by; nothing where no score is known."""
+    if costs is None:
+        return
+    if math.isnan(costs.strongest_free):
+        yield f"Spare: no alpha kept the {costs.score} of the dense model; a weaker one may."
+    else:
+        at = alpha_label(costs.strongest_free)
+        yield f"Spare: what was gone at alpha {at}, the strongest at no measurable loss of {costs.score}."
+
+
 def _words(costs: Costs, gone: np.ndarray, spare: float) -> str:
     if math.isnan(spare):
         return ""
@@ -158,7 +167,7 @@ def _more(costs: Costs, gone: np.ndarray, spare: float) -> Iterator[str]:
     """Yield what more goes at stronger alphas; a loss that a weaker alpha had is not less at a stronger one."""
     most, worst = spare, 0.0
     for cost, share in zip(costs.alphas, gone, strict=True):
-        if cost.free or math.isnan(cost.loss) or math.isnan(share):
+        if cost.alpha <= costs.strongest_free or math.isnan(cost.loss) or math.isnan(share):
             continue
         worst = max(worst, cost.loss)
         if share > most + _MORE and worst > 0:
