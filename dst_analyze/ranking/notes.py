@@ -51,13 +51,14 @@ def _without_training(a: Agreement) -> Iterator[str]:
     guesses = a.guesses
     if guesses is None or not guesses.pairs:
         return
-    shares = ", ".join(f"{share:.0%} by {name}" for name, share in guesses.known.items())
-    best = max(guesses.known.values())
-    most = ". Most of the order could be had without training" if best >= _WITHOUT_TRAINING else ""
-    yield (
+    *others, last = (f"{share:.0%} by {name}" for name, share in guesses.known.items())
+    shares = f"{', '.join(others)} and {last}" if others else last
+    text = (
         f"Of {_many(guesses.pairs, 'pair')} of layers that differ clearly, {shares} would be ordered the same way "
-        f"without training; {guesses.beyond:.0%} by none of them: what the sweep alone knows{most}."
+        f"without training; {guesses.beyond:.0%} only by the sweep."
     )
+    best = max(guesses.known.values())
+    yield f"{text} Most of the order could be had without training." if best >= _WITHOUT_TRAINING else text
 
 
 def _nulls(a: Agreement, caveats: Sequence[Caveat]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import numpy as np
 CLEAR = 0.3
 """Two layers differ clearly if one keeps less than three quarters of what the other keeps: exp(-0.3) is 0.74."""
 
-INITIAL, SIZE, DEPTH = "initial weights", "size", "depth"
+INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
 
 
 @dataclass(frozen=True)
