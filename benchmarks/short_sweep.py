@@ -14,8 +14,9 @@ faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
-of the layers by their number of weights, and of a sweep on shuffled labels; the ceiling is the tau between two seeds of
-the reference. *beyond null* is the tau of the two rankings after what the null says has been taken from both.
+of the layers by their number of weights, of the layers from last to first, and of a sweep on shuffled labels; the
+ceiling is the tau between two seeds of the reference. *beyond null* is the tau of the two rankings after what the null
+says has been taken from both.
 """
 
 from __future__ import annotations
@@ -272,7 +273,8 @@ def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
             "remaining": [left(part, sizes) for _, part in frame.groupby("alpha")],
             "tau": tau(order.found, end.found), "to the strongest": tau(order.found, strong.found),
             "beyond null": tau(order.beyond, end.beyond), "null": tau(end.null, end.found),
-            "by size": tau(sizes, end.found), "ceiling": mean(ceiling) if ceiling else None, "kept": True,
+            "by size": tau(sizes, end.found), "by depth": tau(pd.Series(range(len(sizes)), sizes.index), end.found),
+            "ceiling": mean(ceiling) if ceiling else None, "kept": True,
         }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from dst_analyze.baselines.agreement import read_ways
 from dst_analyze.errors import DstError
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.verdict import NEEDED, NONE, REDUNDANT
+from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
 from dst_analyze.slimming.suggestion import Suggestion
 from dst_analyze.slimming.values import Verification
 from dst_analyze.sweep.fast import SUFFIX
@@ -105,7 +105,7 @@ def _layers(ranking: Ranking) -> Iterator[tuple[str, str]]:
 def _agreement(ranking: Ranking) -> str:
     low, high = ranking.interval
     if ranking.agreement != ranking.agreement:
-        return ranking.verdict
+        return str(ranking.verdict)
     span = f" ({low:.2f} to {high:.2f})" if low == low else ""
     return f"{ranking.verdict}, Kendall's W {ranking.agreement:.2f}{span}"
 
@@ -118,7 +118,7 @@ def _next(record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstErr
         return "define train_data() in the model file: these were stand-in data"
     if not record.complete:
         return f"{PROGRAM} {record.config.model} ... --retry-failed, to run again what failed"
-    if isinstance(suggestion, DstError) or ranking.verdict == NONE:
+    if isinstance(suggestion, DstError) or ranking.verdict is Verdict.NONE:
         longer = 4 * record.manifest.steps
         return f"{PROGRAM} {record.config.model} --seeds 3 --steps {longer}, for a clearer answer"
     if proof is None:
