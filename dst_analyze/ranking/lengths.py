@@ -147,6 +147,13 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
     )
 
 
+def long_run_share(steps: int, *, warm_up: bool, unit: str) -> float | None:
+    """Return the share of clearly different pairs that a long run orders alike, mean over nets; None if not known."""
+    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
+    shares = [seen.alike for seen in _longest(steps, kind).values()]
+    return sum(shares) / len(shares) if shares else None
+
+
 def known_at(steps: int, *, warm_up: bool, unit: str) -> str:
     """Return in a sentence how close sweeps of this length came to long runs, by Kendall's tau."""
     if steps >= max(seen.long for seen in SEEN):
