@@ -4,7 +4,7 @@
     python benchmarks/short_sweep.py --figure docs/short-sweeps.png
 
 The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
-clock. A recipe is a shorter sweep, with options that users have; its alphas leave about 70, 30 and 10 % at its
+clock. A recipe is a shorter sweep, with options that users have; its alphas (literal) leave 70, 30 and 10 % at its
 length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
 read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
 no new references. The lines of ``--out`` are made anew from what is there, and say so (`kept`). Others stay, from when
@@ -14,8 +14,9 @@ faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
-of the layers by their number of weights, and of a sweep on shuffled labels; the ceiling is the tau between two seeds of
-the reference. *beyond null* is the tau of the two rankings after what the null says has been taken from both.
+of the layers by their number of weights, of the layers from last to first, and of a sweep on shuffled labels; the
+ceiling is the tau between two seeds of the reference. *beyond null* is the tau of the two rankings after what the null
+says has been taken from both.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ def task_of(net: Net, shared: str, **options: Any) -> Task:
     """What its trials share."""
     plan = plan_sweep(
         net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
-        **{**net.options, **options},
+        alpha_scale=1, **{**net.options, **options},
     )  # fmt: skip
     return plan.task
 
@@ -272,7 +273,8 @@ def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
             "remaining": [left(part, sizes) for _, part in frame.groupby("alpha")],
             "tau": tau(order.found, end.found), "to the strongest": tau(order.found, strong.found),
             "beyond null": tau(order.beyond, end.beyond), "null": tau(end.null, end.found),
-            "by size": tau(sizes, end.found), "ceiling": mean(ceiling) if ceiling else None, "kept": True,
+            "by size": tau(sizes, end.found), "by depth": tau(pd.Series(range(len(sizes)), sizes.index), end.found),
+            "ceiling": mean(ceiling) if ceiling else None, "kept": True,
         }  # fmt: skip
 
 

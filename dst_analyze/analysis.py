@@ -112,7 +112,9 @@ class Analysis:
         return notebook.widths(plan or read_plan(self.record.folder), axes)
 
     def __repr__(self) -> str:
-        return f"Analysis({self.record.manifest.model.name!r}, {self.ranking.verdict!r}, {str(self.record.folder)!r})"
+        return (
+            f"Analysis({self.record.manifest.model.name!r}, {str(self.ranking.verdict)!r}, {str(self.record.folder)!r})"
+        )
 
     def _repr_html_(self) -> str:
         return self.ranking._repr_html_()

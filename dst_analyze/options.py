@@ -117,6 +117,13 @@ sweep_options = section(
         "[default: auto]",
     ),
     click.option(
+        "--alpha-scale",
+        type=float,
+        metavar="X",
+        help="Train with the alphas times X; 1 takes them literally.  [default: how far the paper's training carries "
+        "a threshold over how far this one does, so that an alpha prunes as it does in the paper]",
+    ),
+    click.option(
         "--target-remaining",
         callback=_numbers,
         metavar="R,S,...",

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from dst_analyze.baselines.agreement import read_ways
 from dst_analyze.errors import DstError
+from dst_analyze.ranking.lengths import long_run_share
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.verdict import NEEDED, NONE, REDUNDANT
+from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
 from dst_analyze.slimming.suggestion import Suggestion
-from dst_analyze.slimming.values import Verification
+from dst_analyze.slimming.values import DENSE, SLIM, Verification
 from dst_analyze.sweep.fast import SUFFIX
-from dst_analyze.sweep.notes import notes_of
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.notes import Title, notes_of
+from dst_analyze.sweep.record import SweepRecord, alpha_label
 from dst_analyze.terminal import (
     note_text,
     show,
@@ -41,7 +44,7 @@ def show_outcome(
     proof: Verification | None,
     page: Path,
 ) -> None:
-    """All of it, what matters most at the end, where it is seen."""
+    """Show all of it, what matters most at the end, where it is seen."""
     show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
     show(where, ranking.text(where.width, top=_SHOWN), "")
     if isinstance(suggestion, DstError):
@@ -67,61 +70,135 @@ def summary(
     proof: Verification | None,
     page: Path,
 ) -> Iterator[tuple[str, str]]:
-    """Ten rows at most: what was done, what is redundant, how sure that is, what it saves, where it is, what next."""
-    done, model = sum(trial.status == "done" for trial in record.trials), record.manifest.model
-    trials = f"{done} of {len(record.trials)} trials, {record.seconds:.0f} s"
-    yield "model", f"{elide(model.name, _NAME)}, {short(model.params)} parameters; {trials}"
-    yield from _layers(ranking)
-    yield "agreement", _agreement(ranking)
+    """Yield ten rows at most: what went wrong, the answer, what is redundant, how sure that is, and what next."""
+    wrong = _wrong(record)
+    if wrong is not None:
+        yield "WARNING", wrong.what
+    yield "answer", _answer(record, suggestion, proof)
+    yield from _redundant(ranking)
+    yield "how sure", how_sure(record, ranking)
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
-        plan = suggestion.plan
-        macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
-        yield (
-            "saving",
-            f"parameters {short(plan.params)} -> {short(plan.new_params)}, to {plan.reached['params']:.0%}{macs}",
-        )
         yield "slim model", suggestion.built_by
-    yield "run folder", str(record.folder)
     yield "report", str(page)
-    yield "next", _next(record, ranking, suggestion, proof)
+    yield "next", wrong.remedy if wrong is not None else _next(suggestion, proof, record)
 
 
-def _layers(ranking: Ranking) -> Iterator[tuple[str, str]]:
-    """The most redundant layers by name, and the most that any of the alphas left of them."""
-    ratios = ranking.remaining()
-    table = ranking.ordered()
-    found = table.loc[table["label"] == REDUNDANT, "layer"]
-    for number, layer in enumerate(found[:_NAMED]):
-        kept = ratios.loc[layer].dropna()
-        span = f"{100 * kept.min():.1f} to {100 * kept.max():.1f} % left" if len(kept) else "not measured"
-        more = f"; and {len(found) - _NAMED} more" if number == _NAMED - 1 and len(found) > _NAMED else ""
-        yield "" if number else "redundant", f"{elide(layer, _NAME)}: {span}{more}"
-    if found.empty:
-        needed = int((table["label"] == NEEDED).sum())
-        yield "redundant", f"no layer for sure; {needed} of {len(table)} are needed"
+@dataclass(frozen=True)
+class _Wrong:
+    """What makes the answer worth less than it seems, and the command that mends it."""
+
+    what: str
+    remedy: str
 
 
-def _agreement(ranking: Ranking) -> str:
-    low, high = ranking.interval
-    if ranking.agreement != ranking.agreement:
-        return ranking.verdict
-    span = f" ({low:.2f} to {high:.2f})" if low == low else ""
-    return f"{ranking.verdict}, Kendall's W {ranking.agreement:.2f}{span}"
-
-
-def _next(record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstError, proof: Verification | None) -> str:
-    """The command that would add most to what is known."""
+def _wrong(record: SweepRecord) -> _Wrong | None:
+    """Return the worst that went wrong; None if nothing did."""
+    titles = {note.title for note in notes_of(record)}
+    command = f"{PROGRAM} {elide(record.config.model, 80)}"
+    longer = f"--steps {4 * record.manifest.steps}"
+    given = record.config.given_alphas
     if record.folder.name.endswith(SUFFIX):
-        return f"{PROGRAM} {record.config.model}, the real run: all parts of it work"
-    if record.manifest.data.stand_in:
-        return "define train_data() in the model file: these were stand-in data"
+        return _Wrong("a few steps, to see that everything works: nothing here is a result", command)
     if not record.complete:
-        return f"{PROGRAM} {record.config.model} ... --retry-failed, to run again what failed"
-    if isinstance(suggestion, DstError) or ranking.verdict == NONE:
-        longer = 4 * record.manifest.steps
-        return f"{PROGRAM} {record.config.model} --seeds 3 --steps {longer}, for a clearer answer"
+        lost = [trial for trial in record.trials if trial.status != "done"]
+        return _Wrong(
+            f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
+            f"{command} --retry-failed, with the options of this run",
+        )
+    if Title.NOTHING_PRUNED in titles:
+        return _Wrong(
+            "nothing was pruned: the alphas are too weak for this model, so no layer can be told from another",
+            f"{command} --alphas {','.join(alpha_label(30 * alpha) for alpha in given)}" if given else command,
+        )
+    if Title.BROKEN in titles:
+        weaker = ",".join(alpha_label(alpha / 30) for alpha in given)
+        return _Wrong(
+            "no masked trial does the task any more: the alphas are too strong for this model",
+            f"{command} --alphas {weaker}" if given else f"{command} {longer}",
+        )
+    if Title.HARDLY_LEARNED in titles:
+        return _Wrong("the dense model has hardly learned anything, so the masks say little", f"{command} {longer}")
+    if record.manifest.data.stand_in:
+        return _Wrong(
+            "trained on stand-in data (handwritten digits): the answer is about these, not about yours",
+            f"define train_data() in the model file, or add --data NAME: {command} --data ...",
+        )
+    return None
+
+
+def _answer(record: SweepRecord, suggestion: Suggestion | DstError, proof: Verification | None) -> str:
+    """Return what can go, in one sentence."""
+    model = f"{elide(record.manifest.model.name, _NAME)}, {short(record.manifest.model.params)} parameters"
+    if isinstance(suggestion, DstError):
+        return f"{model}: no slimmer architecture, {suggestion.cause}"
+    plan = suggestion.plan
+    if not plan.is_advice:
+        return f"{model}: none, this was a rehearsal; a slim model can be built and written"
+    macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
+    size = f"{1 - plan.new_params / plan.params:.0%} can go: {short(plan.params)} -> {short(plan.new_params)}{macs}"
+    return f"{model}; {size}; {_proven(proof)}"
+
+
+def _proven(proof: Verification | None) -> str:
+    if proof is None:
+        return "not proven yet"
+    lead = proof.lead(DENSE)[0]
+    if math.isnan(lead):
+        return "the proof did not end well"
+    better = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "better"]
+    worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
+    if worse:
+        return f"DISPROVEN: trained, it is worse than {', '.join(worse)} of its size"
+    scale, unit = (100, " points") if proof.score == "accuracy" else (1, "")
+    apart = f"{scale * abs(lead):.2g}{unit} {'better' if lead >= 0 else 'worse'} than dense"
+    beside = f", better than {', '.join(better)} of its size" if better else ", level with others of its size"
+    return f"proven by training: {apart}{beside}"
+
+
+def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
+    """Yield the most redundant layers and what goes of each; the needed ones by name."""
+    table = ranking.ordered()
+    found = table[table["label"] == REDUNDANT]
+    for number, row in enumerate(found.head(_NAMED).itertuples()):
+        more = f"; and {len(found) - _NAMED} more" if number == _NAMED - 1 and len(found) > _NAMED else ""
+        said = row.spare_words or row.reason
+        yield "" if number else "redundant", f"{elide(str(row.layer), _NAME)}: {said}{more}"
+    if found.empty and ranking.verdict is not Verdict.NONE:
+        yield "redundant", f"no layer much more than the others; most spare: {_most_spare(ranking)}"
+    needed = [elide(name, _NAME) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+    if needed:
+        more = f" and {len(needed) - _NAMED} more" if len(needed) > _NAMED else ""
+        yield "needed", ", ".join(needed[:_NAMED]) + more
+
+
+def _most_spare(ranking: Ranking) -> str:
+    first = ranking.ordered().iloc[0]
+    return f"{elide(str(first['layer']), _NAME)}, {first['spare_words'] or first['reason']}"
+
+
+def how_sure(record: SweepRecord, ranking: Ranking) -> str:
+    """Return how far the ranking can be trusted, in one sentence."""
+    a = ranking.statistics
+    if ranking.verdict is Verdict.NONE:
+        return ranking.notes[0].rstrip(".")
+    seeds = f"{a.seeds} seed{'' if a.seeds == 1 else 's'}"
+    if ranking.verdict is Verdict.UNCONFIRMED:
+        return "unconfirmed: one trial shows this order, and no second one has repeated it"
+    alphas = f"{a.alphas} alphas" if a.alphas > 1 else "one alpha"
+    trials = f"{ranking.verdict}: {alphas} and {seeds} give this order (Kendall's W {a.w:.2f})"
+    how = record.manifest
+    share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
+    if share is None:
+        return trials
+    return f"{trials}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
+
+
+def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord) -> str:
+    """Return the command that would add most to what is known."""
+    if isinstance(suggestion, DstError):
+        return f"{PROGRAM} inspect {record.config.model}, which says what the tracer could not follow"
     if proof is None:
         return f"{PROGRAM} verify {record.folder}"
     if suggestion.source is None:
         return f"{suggestion.built_by} builds the slim model"
-    return f"{PROGRAM} {suggestion.source}, the slim model is a model file too"
+    return f"{PROGRAM} {suggestion.source}, as the slim model is a model file too"

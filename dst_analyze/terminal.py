@@ -90,7 +90,8 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
     unit = "accuracy %" if kind == "accuracy" else "loss"
-    dense = "dense, no warm-up" if record.manifest.warm_up else "dense"
+    shorter = record.manifest.reference == "warm-up" and record.manifest.warm_up
+    dense = "dense, trained half as long" if shorter else "dense"
     names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
     heads = ["params", "MACs", *map(alpha_label, alphas)]
     table = _table("layer", heads, names, [*rows, model, scores], width, below=2)

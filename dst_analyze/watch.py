@@ -29,6 +29,9 @@ from dst_analyze.sweep.events import (
     TrialRetried,
     TrialStarted,
     TrialStep,
+    WarmUpFinished,
+    WarmUpStarted,
+    WarmUpStep,
     nobody,
     to_json,
 )
@@ -67,7 +70,7 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
     where.print(Text.assemble((loud, "bold yellow"), visible(data.description)))
     where.print(visible(manifest.model.coverage))
-    where.print(f"thresholds on a clock of {manifest.clock:.3g}, on {visible(manifest.device)}")
+    where.print(f"on {visible(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
     if manifest.warning:
         where.print(Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
     lines = Lines(manifest, where)
@@ -117,6 +120,8 @@ class Lines:
                 return f"this takes about {duration(seconds)}{most}"
             case SweepExtended(trials=trials):
                 return f"the search for alphas goes on: {trials} trials by now"
+            case WarmUpFinished(seed=seed, control=control, seconds=seconds):
+                return f"{_warm_up(seed, control)}: the weights that trials start from, {seconds:.1f} s"
             case TrialFinished(trial=trial, seconds=seconds):
                 return (
                     f"{trial.label}: {_standing(event.loss, event.remaining, event.score, self.score)}, {seconds:.1f} s"
@@ -133,6 +138,10 @@ class Lines:
             case Notice(text=text):
                 return text
         return ""
+
+
+def _warm_up(seed: int, control: bool) -> str:
+    return f"warm-up, seed {seed}{', labels shuffled' if control else ''}"
 
 
 def _there(done: int) -> str:
@@ -161,6 +170,7 @@ class Bars:
         self.steps = self.left = self.trials = 0
         self.total: rich.progress.TaskID | None = None
         self.running: dict[TrialKey, rich.progress.TaskID] = {}
+        self.warming: dict[tuple[int, bool], rich.progress.TaskID] = {}
 
     def __enter__(self) -> Bars:
         self.rows.start()
@@ -181,6 +191,13 @@ class Bars:
                 self.left, self.trials = self.left + more, trials
                 self.rows.update(self.total, total=self._whole() + more * self.steps)
                 self._count()
+            case WarmUpStarted(seed=seed, control=control, steps=steps):
+                row = self.rows.add_task(_warm_up(seed, control), total=steps, standing="")
+                self.warming[seed, control] = row
+            case WarmUpStep(seed=seed, control=control, step=step, loss=loss) if (seed, control) in self.warming:
+                self.rows.update(self.warming[seed, control], completed=step, standing=f"loss {loss:.3g}")
+            case WarmUpFinished(seed=seed, control=control) if (seed, control) in self.warming:
+                self.rows.remove_task(self.warming.pop((seed, control)))
             case TrialStarted(trial=trial, steps=steps):
                 self.running[trial] = self.rows.add_task(trial.label, total=steps, standing="")
             case TrialStep(trial=trial, step=step) if trial in self.running:

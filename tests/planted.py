@@ -115,6 +115,21 @@ class Neck(nn.Module):
         return self.head(x)
 
 
+class Big(nn.Module):
+    """A chain whose second layer holds over half of all weights and passes on the largest of each 16 outputs."""
+
+    def __init__(self, planted: bool = True) -> None:
+        super().__init__()
+        self.times = 16 if planted else 1
+        self.stem, self.big = nn.Linear(64, 32), nn.Linear(32, 32 * self.times)
+        self.mix, self.head = nn.Linear(32, 32), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.flatten(1)).relu()
+        x = self.big(x).relu().view(len(x), 32, self.times).amax(2)
+        return self.head(self.mix(x).relu())
+
+
 @dataclass(frozen=True)
 class Planting:
     """``layers`` are expected at one end of the ranking: the redundant one, or with ``needed`` the other.
@@ -138,4 +153,5 @@ PLANTINGS = {
     "duplicated": Planting(Duplicated, frozenset({"branch", "copy"})),
     "neck": Planting(Neck, frozenset({"neck"}), needed=True, exclude=("head",)),  # all passes the last layer too
     "wide branch": Planting(WideBranch, frozenset({"wide"})),
+    "big": Planting(Big, frozenset({"big"})),
 }

@@ -112,9 +112,9 @@ def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
     assert "Beside other ways to rank" in page
     assert "--baselines magnitude,sensitivity" in page
     ways = read_ways(run, rank_run(run))
-    assert [way.name for way in ways.ways] == ["sweep", *METHODS, "initialisation", "size"]
-    assert [way.steps for way in ways.ways] == [4 * 30, 2 * 30, 2 * 30, 0, 0]
-    assert [way.settings for way in ways.ways] == [2, 4, 3, 1, 1]
+    assert [way.name for way in ways.ways] == ["sweep", *METHODS, "initialisation", "size", "depth"]
+    assert [way.steps for way in ways.ways] == [4 * 30, 2 * 30, 2 * 30, 0, 0, 0]
+    assert [way.settings for way in ways.ways] == [2, 4, 3, 1, 1, 1]
     tau = ways.tau.to_numpy()
     np.testing.assert_allclose(np.diag(tau), 1)
     np.testing.assert_allclose(tau, tau.T)

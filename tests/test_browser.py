@@ -159,9 +159,9 @@ def test_the_table_sorts(opened: Any, address: str) -> None:
     assert head.get_attribute("aria-sort") is None
     page.get_by_role("button", name="parameters").click()
     assert names(page) == LAYERS[::-1]  # later ones are larger
-    values = [float(row.locator("td").nth(6).text_content()) for row in page.locator(".ranking tbody tr").all()]
+    values = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
     page.locator("th[data-column=at0] button").click()
-    after = [float(row.locator("td").nth(6).text_content()) for row in page.locator(".ranking tbody tr").all()]
+    after = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
     assert after == sorted(values)
 
 

@@ -30,7 +30,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert main(args) == 0
     out = capsys.readouterr().out
     rows = {line[:12].strip(): line[12:] for line in out.splitlines()}
-    assert rows["plan"] == "5 trials of 100 steps, masked after a warm-up of 100"
+    assert rows["plan"] == "5 trials of 100 steps, each from weights trained for 100 before"
     assert rows["trials"].startswith("dense, seed 0; alpha 1e-4, seed 0; ")
     assert rows["model"] == "2 layers, 1,810 parameters, 1.78k MACs per sample"
     assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of 6 on the real data, .*", rows["a step"])
@@ -57,23 +57,25 @@ def test_a_search_may_take_more_trials(here):
 
 
 def test_time_is_steps_times_seconds():
-    cost = Estimate(5, 5, 100, 30, False, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1, memory=1, free=2)
-    assert cost.seconds(5) == pytest.approx((130 * 0.1 + 400 * 0.2 + 5) / 2)
-    waiting = replace(cost, dense_first=True)
-    assert waiting.seconds(5) == pytest.approx(100 * 0.1 + 1 + (30 * 0.1 + 400 * 0.2 + 4) / 2)
-    assert waiting.seconds(1) == pytest.approx(100 * 0.1 + 1 + 30 * 0.1)
+    cost = Estimate(5, 5, 100, 0, 30, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1, memory=1, free=2)
+    assert cost.seconds(5) == pytest.approx((100 * 0.1 + 400 * 0.2 + 5) / 2)
+    waiting = replace(cost, warm_ups=1)  # for one training, while the other core has nothing to do
+    assert waiting.seconds(5) == pytest.approx(30 * 0.1 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
+    assert waiting.seconds(1) == pytest.approx(30 * 0.1 + 100 * 0.1 + 1)
+    assert replace(cost, warm_ups=3).seconds(5) == pytest.approx(3 * 30 * 0.1 / 2 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
 
 
 def test_weights_are_warmed_up_once_for_each_seed_and_kind_of_labels(here):
     asked = {"alphas": [1e-3], "steps": 30, "seeds": 3}
 
     def warm_ups(**options):
-        return estimate_of(plan_sweep("m.py", **asked, **options), 1).warm_ups
+        cost = estimate_of(plan_sweep("m.py", **asked, **options), 1)
+        return cost.warm_ups, cost.warm_up_steps
 
-    assert warm_ups() == 2 * 30  # of the first seed by its dense trial
-    assert warm_ups(control="shuffled-labels") == 5 * 30
-    assert warm_ups(warm_up=10) == 3 * 10
-    assert warm_ups(warm_up=0) == 0
+    assert warm_ups() == (3, 30)
+    assert warm_ups(control="shuffled-labels") == (6, 30)
+    assert warm_ups(warm_up=10) == (3, 10)
+    assert warm_ups(warm_up=0) == (0, 0)
 
 
 def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
@@ -82,7 +84,8 @@ def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if line != "loud"]
     place = lines.index("3 trials of 20 steps")
     assert re.fullmatch(r"this takes about \S+ m?s", lines[place + 1])
-    assert lines[place + 2].startswith("dense, seed 0")
+    assert lines[place + 2].startswith("warm-up, seed 0")
+    assert lines[place + 3].startswith("dense, seed 0")
     assert main(args) == 0  # complete: nothing will take any time
     assert "this takes about" not in capsys.readouterr().err
 
@@ -90,7 +93,7 @@ def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
 def test_a_search_says_how_long_it_takes_at_most(here, capsys):
     assert main(["m.py", "--steps", "20", "--jobs", "1", "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [event["event"] for event in events[:3]] == ["sweep_started", "time_foreseen", "trial_started"]
+    assert [event["event"] for event in events[:3]] == ["sweep_started", "time_foreseen", "warm_up_started"]
     assert 0 < events[1]["seconds"] < events[1]["at_most"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from planted import PLANTINGS, Widened
 
 from dst_analyze import analyze, rank_layers, run_sweep
+from dst_analyze.ranking.verdict import Verdict
 from dst_analyze.sweep.digits import load_digits
 
 SEEDS = 2
@@ -36,7 +37,7 @@ def at_the_end(table, planting):
     return set(table["layer"][(table["redundancy"] - end).abs() < 1e-9])
 
 
-@pytest.mark.parametrize("name", ["wide", "constant", "duplicated", "neck"])
+@pytest.mark.parametrize("name", ["wide", "constant", "big", "duplicated", "neck"])
 def test_planted_redundancy_heads_the_ranking(name, tmp_path):
     planting, record = PLANTINGS[name], swept(name, True, tmp_path)
     facts = record.layers[["layer", "params", "macs"]]
@@ -45,20 +46,21 @@ def test_planted_redundancy_heads_the_ranking(name, tmp_path):
         assert at_the_end(alone.table, planting) <= planting.layers
     ranking = rank_layers(record)
     assert at_the_end(ranking.table, planting) <= planting.layers
-    assert "no ranking" not in ranking.verdict
+    assert ranking.verdict is not Verdict.NONE
     label = ranking.table.set_index("layer")["label"][sorted(planting.layers)]
-    assert set(label) <= {"needed" if planting.needed else "redundant", "unclear"}
-    if name in ("wide", "constant"):
-        assert set(label) == {"redundant"}
+    if name == "duplicated":  # known to be hard: docs/ranking.md
+        assert set(label) <= {"redundant", "average"}
+    else:
+        assert set(label) == {"needed" if planting.needed else "redundant"}
 
 
-@pytest.mark.parametrize("name", ["wide", "duplicated"])  # the control of "constant" is that of "wide"
+@pytest.mark.parametrize("name", ["wide", "big", "duplicated"])  # the control of "constant" is that of "wide"
 def test_what_was_not_planted_is_not_found(name, tmp_path):
     planting = PLANTINGS[name]
     ranking = rank_layers(swept(name, False, tmp_path))
     table = ranking.table[ranking.table["layer"].isin(planting.layers)]
-    assert set(table["label"]) == {"unclear"}
-    assert table["redundancy"].abs().max() < 0.2
+    assert set(table["label"]) == {"average"}
+    assert table["redundancy"].abs().max() < 0.3
 
 
 def test_planted_width_is_taken_back(tmp_path):

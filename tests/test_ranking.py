@@ -17,6 +17,8 @@ from dst_analyze import Ranking, rank_layers
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.ranking.compare import compare_rankings, counterparts
 from dst_analyze.ranking.frames import read_frame
+from dst_analyze.ranking.labels import BORDER, SLACK, kept_words
+from dst_analyze.ranking.pairs import CLEAR, alike, clear_pairs, guesses
 from dst_analyze.ranking.statistics import (
     as_w,
     correlations,
@@ -28,6 +30,7 @@ from dst_analyze.ranking.statistics import (
     redundancy,
     resampled,
 )
+from dst_analyze.ranking.verdict import Caveat, Verdict
 
 PATTERN = {"a": 0.9, "b": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}
 HOSTILE = [
@@ -59,6 +62,12 @@ def frame_of(pattern, *, alphas=(1e-5, 1e-4, 1e-3), seeds=3, noise=0.0, rng=0, *
         for layer, ratio in pattern.items()
     ]
     return pd.DataFrame(rows).assign(remaining=lambda f: f["remaining"].clip(0, 1), **columns)
+
+
+def contradictory():
+    """Every seed has another order of eight layers."""
+    rng = np.random.default_rng(3)
+    return frame_of(dict.fromkeys("abcdefgh", 0.5)).assign(remaining=lambda f: rng.uniform(0.2, 0.6, len(f)))
 
 
 def labels(ranking):
@@ -149,14 +158,25 @@ def test_raising_a_ratio_never_raises_the_redundancy(ratios, data):
         assert after[trial, layer] <= before[trial, layer] + 1e-12
 
 
-def test_redundancy_is_as_in_the_design():
-    frame = frame_of({"a": 0.8, "b": 0.4}, alphas=(1e-3,), seeds=1, params=100)
+def test_redundancy_is_by_the_median_layer_whatever_the_sizes():
+    frame = frame_of({"a": 0.8, "b": 0.4, "c": 0.1}, alphas=(1e-3,), seeds=1, params=100)
     table = rank_layers(frame).table.set_index("layer")
-    assert table.at["b", "redundancy"] == pytest.approx(math.log(0.6) - math.log(0.4))
-    heavy = frame.assign(params=[100, 300])
-    assert rank_layers(heavy).table.set_index("layer").at["b", "redundancy"] == pytest.approx(math.log(0.5 / 0.4))
-    gone = frame.assign(remaining=[0.8, 0.0])
-    assert rank_layers(gone).table.set_index("layer").at["b", "redundancy"] == pytest.approx(math.log(0.405 / 0.01))
+    assert table.at["c", "redundancy"] == pytest.approx(math.log(0.4 / 0.1))
+    assert table.at["b", "redundancy"] == 0
+    assert table.at["a", "redundancy"] == pytest.approx(math.log(0.4 / 0.8))
+    heavy = rank_layers(frame.assign(params=[100, 300, 10**6])).table.set_index("layer")
+    np.testing.assert_allclose(heavy["redundancy"], table["redundancy"])
+    gone = frame.assign(remaining=[0.8, 0.4, 0.0])  # counts as one weight of its 100
+    assert rank_layers(gone).table.set_index("layer").at["c", "redundancy"] == pytest.approx(math.log(0.4 / 0.01))
+
+
+@settings(deadline=None)
+@given(ratio_arrays)
+def test_redundancies_differ_by_the_ratio_of_what_layers_keep(ratios):
+    kept = np.maximum(ratios, 1e-4)
+    values = redundancy(ratios, None)
+    np.testing.assert_allclose(values[:, 0] - values[:, -1], np.log(kept[:, -1] / kept[:, 0]), atol=1e-9)
+    assert (np.abs(np.median(values, axis=1)) < 1e-9).all()
 
 
 def test_draws_take_alphas_and_seeds_each_as_a_whole():
@@ -212,7 +232,7 @@ def test_a_clear_pattern():
     assert ranking.interval[0] > 0.8
     assert ranking.p_value < 0.01
     assert list(ranking.table["layer"]) == ["e", "d", "c", "b", "a"]
-    assert labels(ranking) == {"e": "redundant", "d": "redundant", "c": "unclear", "b": "needed", "a": "needed"}
+    assert labels(ranking) == {"e": "redundant", "d": "redundant", "c": "average", "b": "needed", "a": "needed"}
     assert (ranking.table["rank_low"] <= ranking.table["rank"]).all()
     assert (ranking.table["rank"] <= ranking.table["rank_high"]).all()
     assert ranking.alpha_correlation.to_numpy() == pytest.approx(1, abs=0.2)
@@ -232,27 +252,56 @@ def test_noise_is_no_ranking():
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "said", "label"),
     [
-        (frame_of(dict.fromkeys("abc", 0.5)), "uniform"),
-        (frame_of({"a": 0.500, "b": 0.501, "c": 0.502}), "uniform"),
-        (frame_of(PATTERN, alphas=(1e-3,), seeds=1), "one trial"),
-        (frame_of({"a": 0.9}), "nothing to compare"),
-        (frame_of({"a": 0.9, "b": 0.1}, seeds=1), "25% of cases by chance"),
-        (frame_of(dict.fromkeys("abc", 1.0)), "no trial to rank by"),
-        (frame_of(dict.fromkeys("abc", 0.99), alphas=(1e-3,)), "no trial to rank by"),
-        (frame_of(dict.fromkeys("abc", 0.0)), "no trial to rank by"),
-        (frame_of(dict.fromkeys("abc", 0.0), params=50), "no trial to rank by"),
+        (frame_of(dict.fromkeys("abc", 0.5)), "uniform", "average"),
+        (frame_of({"a": 0.500, "b": 0.501, "c": 0.502}), "uniform", "average"),
+        (frame_of({"a": 0.9}), "nothing to compare", "unclear"),
+        (frame_of(dict.fromkeys("abc", 1.0)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.99), alphas=(1e-3,)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.0)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.0), params=50), "no trial to rank by", "not measured"),
+        (contradictory(), "the trials disagree", "unclear"),
     ],
 )
-def test_no_ranking_is_an_answer(frame, said):
+def test_no_ranking_is_an_answer(frame, said, label):
     ranking = rank_layers(frame)
-    assert ranking.verdict == "no ranking"
+    assert ranking.verdict is Verdict.NONE
+    assert not ranking.caveats
     assert said in ranking.notes[0]
-    assert set(ranking.table["label"]) == {"unclear"}
+    assert set(ranking.table["label"]) == {label}
     assert Ranking.from_json(ranking.to_json()) == ranking
     assert ranking.text(80)
     assert ranking._repr_html_()
+
+
+def test_one_trial_shows_an_order_that_is_not_confirmed():
+    ranking = rank_layers(frame_of(PATTERN, alphas=(1e-3,), seeds=1))
+    assert ranking.verdict is Verdict.UNCONFIRMED
+    assert ranking.notes[0].startswith("Unconfirmed: one trial shows an order")
+    assert labels(ranking)["e"] == "redundant"
+    assert labels(ranking)["a"] == "needed"
+    assert Ranking.from_json(ranking.to_json()) == ranking
+
+
+@pytest.mark.parametrize("pattern", [{"a": 0.9, "b": 0.1}, {"a": 0.9, "b": 0.5, "c": 0.1}])
+def test_few_layers_that_agree_are_a_ranking_with_a_caveat(pattern):
+    ranking = rank_layers(frame_of(pattern, alphas=(1e-4, 1e-3), seeds=1))
+    assert ranking.p_value > 0.05
+    assert ranking.verdict is Verdict.WEAK
+    assert Caveat.FEW_LAYERS in ranking.caveats
+    assert labels(ranking)["a"] == "needed"
+    assert any(note.startswith("Few layers and trials") for note in ranking.notes)
+    assert Caveat.FEW_LAYERS not in rank_layers(frame_of(PATTERN)).caveats
+
+
+def test_what_a_ranking_says_is_read_back_as_the_same_values():
+    ranking = rank_layers(frame_of(PATTERN, alphas=(1e-4, 1e-3), seeds=1))
+    assert ranking.caveats == (Caveat.TWO_TRIALS, Caveat.ONE_SEED, Caveat.COARSE)
+    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
+        assert back.verdict is Verdict.WEAK
+        assert back.caveats == ranking.caveats
+        assert back.statistics.guesses == ranking.statistics.guesses
 
 
 def test_trials_without_evidence_are_left_out_and_told():
@@ -291,7 +340,7 @@ def test_a_layer_missing_somewhere_is_not_measured():
 
 
 def test_a_layer_that_was_reset_counts_as_collapsed():
-    frame = frame_of(PATTERN, resets=0)
+    frame = frame_of({"a": 0.9, "b": 0.7, "c": 0.6, "d": 0.5, "e": 0.4}, resets=0)
     hit = (frame["layer"] == "a") & (frame["alpha"] == 1e-3)
     ranking = rank_layers(frame.assign(resets=hit * 2))
     row = ranking.table.set_index("layer").loc["a"]
@@ -303,21 +352,40 @@ def test_a_layer_that_was_reset_counts_as_collapsed():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ((1, 2, 3, 4, 5), "to tau 1.00: most of it could be told without training"),
-        ((5, 4, 3, 2, 1), "to tau -1.00."),
-        ((2, 1, 5, 4, 3), "to tau 0.20."),
-        ((7, 7, 7, 7, 7), None),
-    ],
+    ("sizes", "share"), [((1, 2, 3, 4, 5), 1), ((5, 4, 3, 2, 1), 0), ((2, 1, 5, 4, 3), 0.5), ((7, 7, 7, 7, 7), 0.5)]
 )
-def test_what_size_alone_would_say_is_told(sizes, said):
+def test_what_needs_no_training_is_told_by_pairs(sizes, share):
+    """Layers a to e stand in network order, and the later ones keep less: depth says it all."""
     counts = dict(zip(PATTERN, sizes, strict=True))
-    notes = rank_layers(frame_of(PATTERN).assign(params=lambda f: 1000 * f["layer"].map(counts))).notes
-    told = [note for note in notes if note.startswith("Sorted by their number of weights")]
-    assert len(told) == (said is not None)
-    assert all(said in note for note in told)
-    assert not any("number of weights" in note for note in rank_layers(frame_of(PATTERN)).notes)
+    ranking = rank_layers(frame_of(PATTERN).assign(params=lambda f: 1000 * f["layer"].map(counts)))
+    found = ranking.statistics.guesses
+    assert found.pairs == 10
+    assert found.depth == 1
+    assert found.beyond == 0
+    assert found.size == pytest.approx(share, abs=0.11)
+    assert math.isnan(found.initial)
+    assert any("100% by depth would be ordered the same way without training; 0% only by the sweep." in note for note in ranking.notes)
+    assert not any("by the initial weights" in note for note in ranking.notes)
+    turned = rank_layers(frame_of(dict(reversed(PATTERN.items()))))
+    assert turned.statistics.guesses.depth == 0
+    assert turned.statistics.guesses.beyond == 1
+    assert any("100% only by the sweep." in note for note in turned.notes)
+
+
+@settings(deadline=None)
+@given(arrays(float, st.integers(2, 8), elements=st.sampled_from(np.linspace(-2, 2, 17))), st.data())
+def test_clear_pairs_are_those_that_differ_and_every_order_has_them_or_its_reverse(values, data):
+    more, less = clear_pairs(values)
+    brute = [(i, j) for i in range(len(values)) for j in range(len(values)) if values[i] - values[j] > CLEAR]
+    assert sorted(zip(more.tolist(), less.tolist(), strict=True)) == sorted(brute)
+    assert (alike(values, values) == 1).all()
+    assert (alike(values, -values) == 0).all()
+    other = np.array(data.draw(st.permutations(range(len(values)))), dtype=float)
+    np.testing.assert_allclose(alike(values, other) + alike(values, -other), 1)
+    found = guesses(values, other, None)
+    if found.pairs:
+        assert found.beyond <= 1 - max(found.initial, found.depth) + 1e-9
+        assert math.isnan(found.size)
 
 
 def test_one_seed_two_trials_and_seeds_that_differ():
@@ -336,22 +404,74 @@ def test_one_seed_two_trials_and_seeds_that_differ():
     assert ranking.statistics.between_alphas > 0.9 > 0.5 > ranking.statistics.between_seeds
 
 
-def test_with_one_seed_a_small_difference_is_not_sure():
+def test_a_small_difference_is_average():
     pattern = {"a": 0.60, "b": 0.58, "c": 0.55, "d": 0.52, "e": 0.50}
-    assert set(labels(rank_layers(frame_of(pattern, alphas=(1e-4, 1.1e-4), seeds=1))).values()) == {"unclear"}
+    assert set(labels(rank_layers(frame_of(pattern, alphas=(1e-4, 1.1e-4), seeds=1))).values()) == {"average"}
+
+
+def test_a_layer_that_holds_most_of_the_weights_can_be_redundant():
+    frame = frame_of({"a": 0.9, "big": 0.3, "c": 0.85, "d": 0.8}, seeds=1)
+    ranking = rank_layers(frame.assign(params=frame["layer"].map({"a": 10, "big": 10**6, "c": 20, "d": 30})))
+    assert labels(ranking) == {"a": "average", "big": "redundant", "c": "average", "d": "average"}
+
+
+def test_a_layer_whose_place_changes_is_unclear():
+    frame = frame_of({"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5, "e": 0.1}, seeds=1)
+    turns = {1e-5: 0.9, 1e-4: 0.25, 1e-3: 0.02}
+    frame.loc[frame["layer"] == "d", "remaining"] = list(turns.values())
+    row = rank_layers(frame).table.set_index("layer").loc["d"]
+    assert row["label"] == "unclear"
+    assert row["reason"] == (
+        "its place changes between alphas or seeds: it keeps 16 to 180 % of what the median layer keeps"
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratio_arrays)
+def test_labels_never_contradict_the_order(ratios):
+    """No needed layer stands before a redundant or an average one; only an unclear one may stand anywhere."""
+    ranking = rank_layers(as_frame(ratios), draws=20)
+    order = {"redundant": 0, "average": 1, "needed": 2}
+    seen = [order[label] for label in ranking.table["label"] if label in order]
+    assert seen == sorted(seen)
+    table = ranking.table[ranking.table["label"].isin(("redundant", "needed"))]
+    assert (np.sign(table["redundancy"]) == np.where(table["label"] == "redundant", 1, -1)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratio_arrays)
+def test_only_a_place_that_changes_is_unclear(ratios):
+    ranking = rank_layers(as_frame(ratios), draws=20)
+    assert 0 < SLACK < BORDER
+    for row in ranking.table[ranking.table["label"] == "unclear"].itertuples():
+        assert ranking.verdict is Verdict.NONE or row.reason.startswith("its place changes between alphas or seeds")
+    if ranking.statistics.trials == 1:
+        assert "unclear" not in set(ranking.table["label"])
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(0.25, "a quarter of what"), (0.5, "half of what"), (0.41, "41 % of what"), (0.001, "less than 1 % of what"),
+     (2, "twice what"), (3.4, "3.4 times what"), (12, "12 times what")],
+)  # fmt: skip
+def test_how_much_a_layer_keeps_is_said_plainly(kept, words):
+    assert kept_words(-math.log(kept)) == f"{words} the median layer"
 
 
 def test_what_the_null_explains():
     by_null = frame_of(PATTERN, noise=0.02)
     by_null["null"] = frame_of(PATTERN)["remaining"]
     same = rank_layers(by_null)
-    assert same.verdict == "consistent, but says no more than its null"
+    assert same.verdict is Verdict.CONSISTENT
+    assert Caveat.NULL in same.caveats
     assert same.statistics.null.share > 0.95
-    assert set(labels(same).values()) == {"unclear"}
+    assert same.statistics.guesses.initial == 1
+    assert labels(same) == labels(rank_layers(by_null.drop(columns="null")))  # it informs, it vetoes nothing
     assert same.table["beyond_null"].abs().max() < 0.1
     other = frame_of(PATTERN, noise=0.02)
     other["null"] = frame_of({"a": 0.5, "b": 0.4, "c": 0.6, "d": 0.3, "e": 0.5})["remaining"]
-    assert rank_layers(other).verdict == "consistent"
+    assert rank_layers(other).verdict is Verdict.CONSISTENT
+    assert Caveat.NULL not in rank_layers(other).caveats
     assert labels(rank_layers(other))["e"] == "redundant"
     table = rank_layers(other).table
     assert list(rank_layers(other).ordered("beyond-null")["beyond_null"]) == sorted(table["beyond_null"], reverse=True)
@@ -362,14 +482,17 @@ def test_what_the_control_explains():
     main = frame_of(PATTERN, noise=0.02, control=False)
     shuffled = frame_of(PATTERN, noise=0.02, rng=1, seeds=1, control=True)
     same = rank_layers(pd.concat([main, shuffled], ignore_index=True))
-    assert same.verdict == "consistent, but says no more than its control on shuffled labels"
+    assert same.verdict is Verdict.CONSISTENT
+    assert Caveat.CONTROL in same.caveats
+    assert labels(same) == labels(rank_layers(main))
     assert same.statistics.trials == 9
     assert same.table["beyond_control"].abs().max() < 0.1
     assert set(same.by_alpha["seeds"]) == {3}
     other = {"a": 0.5, "b": 0.4, "c": 0.6, "d": 0.3, "e": 0.5}
     control = frame_of(other, seeds=1, alphas=(1e-4,), control=True)
     differs = rank_layers(pd.concat([main, control], ignore_index=True))
-    assert differs.verdict == "consistent"
+    assert differs.verdict is Verdict.CONSISTENT
+    assert Caveat.CONTROL not in differs.caveats
     assert differs.statistics.control.share < 0.5
     assert any("Control trials on shuffled labels explain" in note for note in differs.notes)
     assert "-control" in differs.text(100)
@@ -383,7 +506,9 @@ def test_weighted_orders():
     ranking = rank_layers(frame)
     assert ranking.ordered("redundancy")["layer"][0] == "e"
     by_params = ranking.ordered("params")
-    assert list(by_params["label"]) == sorted(by_params["label"], key=["redundant", "unclear", "needed"].index)
+    assert list(by_params["label"]) == sorted(
+        by_params["label"], key=["redundant", "unclear", "average", "needed"].index
+    )
     gains = by_params[by_params["label"] == "redundant"]["params_given_up"]
     assert list(gains) == sorted(gains, reverse=True)
     assert ranking.ordered("params", 1)["layer"][0] == "d"
@@ -418,7 +543,18 @@ def test_a_record_is_read_over_its_last_quarter(tmp_path):
     assert ranking.remaining().loc["a", 1e-4] == pytest.approx(0.5)
     assert list(ranking.table["layer"]) == ["c", "b", "a"]
     frame = record.frame.merge(record.layers[["layer", "params", "macs"]], on="layer")
-    assert rank_layers(frame) == ranking
+    same = rank_layers(frame)
+    assert (same.verdict, same.caveats, same.notes) == (ranking.verdict, ranking.caveats, ranking.notes[:-1])
+    assert ranking.notes[-1].startswith("Spare: what was gone at alpha 1e-3")
+    known = ["spare", "spare_alpha", "spare_words"]  # a frame has no scores
+    pd.testing.assert_frame_equal(same.table.drop(columns=known), ranking.table.drop(columns=known))
+    assert same.table["spare"].isna().all()
+    assert "spare %" not in same.text(100)
+    assert ranking.table["spare"].notna().all()
+    assert "spare %" in ranking.text(100)
+    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
+        assert back == ranking
+        assert back.spare_words("c") == ranking.spare_words("c") != ""
     control = pd.concat([frame.assign(control=False), frame.assign(control=True)], ignore_index=True)
     assert rank_layers(control).statistics.control.share > 0.95
 

@@ -144,8 +144,8 @@ def test_so_does_the_warm_up(tmp_path):
     assert recipe(FULL_LENGTH).warm_up == recipe(2 * FULL_LENGTH).warm_up == 0
     assert recipe(600, warm_up=100).warm_up == 100
     assert recipe(600, weights="trained.pt").warm_up == 0
-    assert "trained for 600 steps before they are masked" in recipe(600).describe()
-    assert "masked" not in recipe(600, warm_up=0).describe()
+    assert "starts from weights trained for 600 steps" in recipe(600).describe()
+    assert "starts from" not in recipe(600, warm_up=0).describe()
     with pytest.raises(OptionError, match="greater than or equal to 0") as refused:
         plan_sweep(mlp(), (X, Y), alphas=[1e-3], warm_up=-1, out=tmp_path / "run")
     assert "--warm-up" in refused.value.place

@@ -210,9 +210,12 @@ def verdict_of(html):
 def test_notes_are_loud(tmp_path):
     record = make_run(tmp_path / "run", stand_in=True, diverged=(1e-3,), resets={"<b>fc</b>": 2})
     verdict = verdict_of(render(record))
-    for said in ("Stand-in data", "no longer finite", "&lt;b&gt;fc", "No ranking", "does not tell which layers"):
+    for said in ("Stand-in data", "no longer finite", "&lt;b&gt;fc", "Not confirmed", "One trial shows an order"):
         assert said in verdict
     assert verdict.count('class="note"') == 4
+    lost = verdict_of(render(make_run(tmp_path / "lost", diverged=(1e-4, 1e-3))))
+    for said in ("No ranking", "There is no trial to rank by", "does not tell which layers"):
+        assert said in lost
 
 
 def test_the_verdict_names_the_layers_that_matter(tmp_path):

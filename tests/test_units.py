@@ -15,7 +15,7 @@ from zoo import ZOO
 from dst_analyze.errors import OptionError
 from dst_analyze.masking.layer import units_of
 from dst_analyze.masking.masked import mask_model
-from dst_analyze.sweep.forecast import travel
+from dst_analyze.sweep.forecast import Travel
 from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.plan import plan_sweep
 
@@ -101,11 +101,11 @@ def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
 
 def test_how_far_thresholds_reach_is_told_in_their_unit(tmp_path):
     def within_reach(unit):
-        plan = plan_sweep(net(0.1, 10.0), (X, Y), alphas=[1e-3], steps=200, threshold_unit=unit, out=tmp_path / "r")
+        plan = plan_sweep(net(0.1, 10.0), (X, Y), alphas=[1e-5], steps=200, threshold_unit=unit, out=tmp_path / "r")
         return plan.manifest.forecast[0], plan.task
 
     plain, _ = within_reach("one")
     counted, task = within_reach("layer")
-    assert counted.travel == plain.travel == travel(task.recipe, 1e-3)
+    assert counted.travel == plain.travel == Travel(task.recipe).farthest(1e-5)
     assert plain.layers["0"] - plain.layers["2"] > 0.3  # small weights lie within reach, large ones do not
     assert abs(counted.layers["0"] - counted.layers["2"]) < 0.2

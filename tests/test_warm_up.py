@@ -6,15 +6,15 @@ from torch import nn
 
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.sweep.engine import Inline, attempt
-from dst_analyze.sweep.errand import Trial
-from dst_analyze.sweep.events import TrialFinished
+from dst_analyze.sweep.errand import Trial, WarmUp
+from dst_analyze.sweep.events import TrialFinished, WarmUpFinished, WarmUpStarted
 from dst_analyze.sweep.grid import run_plan, run_sweep
 from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import TrialKey
 from dst_analyze.sweep.train import train
-from dst_analyze.sweep.trial import run_trial, seeded
-from dst_analyze.sweep.warm_up import next_wave, origin, packed, restored
+from dst_analyze.sweep.trial import run_trial, seeded, train_warm_up
+from dst_analyze.sweep.warm_up import missing_starts, packed, restored
 
 X, Y = torch.randn(96, 12), torch.randint(0, 3, (96,))
 A, B = 1e-3, 1e-2
@@ -47,18 +47,40 @@ class Watched(Inline):
 
     def run(self, task, errands, emit):
         errands = list(errands)
-        self.waves.append(([trial.key for trial in errands], set(task.warmed)))
+        self.waves.append(
+            ([each.start if isinstance(each, WarmUp) else each.key for each in errands], set(task.warmed))
+        )
         yield from super().run(task, errands, emit)
 
 
-def test_the_dense_trial_comes_first_and_all_others_start_from_it(tmp_path):
-    plan, engine = plan_of(tmp_path, seeds=2), Watched()
-    run_plan(plan, engine=engine)
-    (first, none), (rest, warmed) = engine.waves
-    assert first == [TrialKey(None, 0), TrialKey(A, 1)]
+def test_weights_are_trained_once_for_each_seed_and_all_trials_start_from_them(tmp_path):
+    plan, engine, events = plan_of(tmp_path, seeds=2), Watched(), []
+    run_plan(plan, events.append, engine)
+    (starts, none), (trials, warmed) = engine.waves
+    assert starts == [(0, False), (1, False)]
     assert none == set()
-    assert rest == [TrialKey(A, 0), TrialKey(B, 0), TrialKey(B, 1)]
+    assert trials == [TrialKey(None, 0), TrialKey(A, 0), TrialKey(A, 1), TrialKey(B, 0), TrialKey(B, 1)]
     assert warmed == {(0, False), (1, False)}
+    assert [type(event) for event in events if "WarmUp" in type(event).__name__] == [WarmUpStarted, WarmUpFinished] * 2
+
+
+def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
+    """From the same weights, for as many steps, on the same batches: only nothing is pruned."""
+    plan = plan_of(tmp_path, lr=0.1)
+    assert plan.manifest.reference == "trained alike"
+    start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
+    with seeded(0):
+        model = Net()
+        assert restored(model, start)
+        torch.manual_seed(0)
+        stream, objective = plan.task.train_data.stream(0), plan.task.objective(model)
+        losses = []
+        train(
+            model, stream, objective, *plan.task.recipe.start(model), plan.task.device, steps=24, alpha=0.0,
+            on_step=lambda step, loss: losses.append(loss) or False,
+        )  # fmt: skip
+    dense = run_plan(plan).steps.query("alpha.isna()")
+    assert dense["loss"].tolist() == pytest.approx(losses, rel=1e-6)
 
 
 @pytest.mark.parametrize("options", [{}, {"warm_up": 7}, {"seeds": 2, "control": "shuffled-labels"}])
@@ -75,18 +97,19 @@ def test_it_makes_no_difference_who_has_trained_the_weights(tmp_path, options):
 
 def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_not(tmp_path):
     plan = plan_of(tmp_path, warm_up=10, lr=0.2)
+    start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
     output = run_trial(plan.task, TrialKey(A, 0), lambda event: None)
     with seeded(0):
         built = Net()
         fresh = Magnitudes({"first": built.first.weight, "last": built.last.weight})
-        start = plan.task.recipe.start(built, 10)
+        begun = plan.task.recipe.start(built, 10)
         stream = plan.task.train_data.stream(0)
         train(
-            built, stream, plan.task.objective(built), *start, plan.task.device, steps=10, alpha=0.0,
+            built, stream, plan.task.objective(built), *begun, plan.task.device, steps=10, alpha=0.0,
             on_step=lambda step, loss: False,
         )  # fmt: skip
     by_hand = Net()
-    assert restored(by_hand, output.warmed)
+    assert restored(by_hand, start)
     assert by_hand.seen == built.seen == 10
     assert all(
         torch.equal(a, b) for a, b in zip(by_hand.state_dict().values(), built.state_dict().values(), strict=True)
@@ -95,7 +118,6 @@ def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_n
     kept = float((last["remaining"] * [192, 48]).sum() / 240)
     assert last["null"].to_dict() == pytest.approx(fresh.null(kept), abs=1e-4)
     assert output.result.steps == 24
-    assert run_trial(plan.task, TrialKey(None, 0), lambda event: None).warmed is None  # it is longer than the warm-up
 
 
 def test_a_run_of_full_length_and_the_papers_have_none(tmp_path):
@@ -104,7 +126,6 @@ def test_a_run_of_full_length_and_the_papers_have_none(tmp_path):
         assert plan.manifest.warm_up == 0
         run_plan(plan, engine=engine)
         assert [len(keys) for keys, _ in engine.waves] == [3]
-        assert run_trial(plan.task, TrialKey(A, 0), lambda event: None).warmed is None
 
 
 def test_a_sweep_goes_on_without_what_was_lost(tmp_path):
@@ -126,7 +147,7 @@ def test_a_trial_whose_warm_up_diverges_says_so(tmp_path):
     plan = plan_of(tmp_path, lr=1e20)
     output = run_trial(plan.task, TrialKey(A, 0), lambda event: None)
     assert output.result.status == "diverged"
-    assert output.warmed is None
+    assert train_warm_up(plan.task, (0, False), lambda step, loss: False) is None
     assert output.readings.empty
     assert not run_plan(plan).complete
 
@@ -145,18 +166,8 @@ def test_tied_weights_and_buffers_travel():
     assert mask_model(twin, torch.randn(2, 4)).layers
 
 
-def test_waves():
-    dense, keys = TrialKey(None, 0), [TrialKey(a, s, c) for c in (False, True) for a in (A, B) for s in (0, 1)]
-
-    def all_warm(key):
-        return True
-
-    def masked_warm(key):
-        return key.alpha is not None
-
-    wave = next_wave([dense, *keys], {}, all_warm)
-    assert wave == [dense, TrialKey(A, 1), TrialKey(A, 0, True), TrialKey(A, 1, True)]
-    assert next_wave([dense, *keys], {}, masked_warm) == [dense, *(key for key in keys if key.alpha == A)]
-    assert next_wave(keys, {origin(key): b"" for key in keys}, all_warm) == keys
-    assert next_wave(keys[1:], {(0, False): b""}, all_warm)[:3] == [keys[1], keys[2], keys[4]]
-    assert next_wave([dense, *keys], {}, lambda key: False) == [dense, *keys]
+def test_what_is_still_to_be_trained():
+    keys = [TrialKey(a, s, c) for c in (False, True) for a in (None, A, B) for s in (0, 1)]
+    assert missing_starts(keys, {}) == [(0, False), (1, False), (0, True), (1, True)]
+    assert missing_starts(keys[1:], {(0, False): b"", (1, True): None}) == [(1, False), (0, True)]
+    assert missing_starts([], {}) == []

@@ -97,7 +97,7 @@ def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:
 
 
 def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
-    """The sweep's ranking beside those of the baselines, and what costs nothing: the initial weights, and size."""
+    """Return the sweep's ranking beside the baselines, and beside what costs nothing: initial weights, size, depth."""
     table = ranking.table.set_index("layer")
     known = [set(measurement.values) for measurement in found.measured]
     layers = [
@@ -114,7 +114,12 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
         ways.append(Way(method, ranks(scores[method]), len(rows), _w(rows), steps))
-    for name, score in (("initialisation", table["null_redundancy"].to_numpy(float)), ("size", params)):
+    free = {
+        "initialisation": table["null_redundancy"].to_numpy(float),
+        "size": params,
+        "depth": np.arange(len(layers), dtype=float),  # layers are in network order
+    }
+    for name, score in free.items():
         scores[name] = score
         ways.append(Way(name, ranks(score), 1, float("nan"), 0))
     names = [way.name for way in ways]

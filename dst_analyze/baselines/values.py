@@ -18,6 +18,7 @@ ABOUT: dict[str, str] = {
     "sensitivity": "how far the loss of the trained dense model rises when the smallest weights of one layer go",
     "initialisation": "what is left of each layer when the smallest of the initial weights go",
     "size": "the number of weights, largest first",
+    "depth": "the place in the network, last first",
 }
 
 

@@ -2,7 +2,7 @@
 
 The paper's training on MNIST: SGD with momentum, learning rate 0.01 throughout, batches of 64, 20 epochs, alpha 5e-4.
 
-    dst-analyze example:lenet-300-100 --data mnist --epochs 20 --schedule constant --threshold-clock 1 --alphas 5e-4
+    dst-analyze example:lenet-300-100 --data mnist --epochs 20 --schedule constant --recipe paper --alphas 5e-4
 """
 
 from collections.abc import Iterable

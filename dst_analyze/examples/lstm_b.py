@@ -2,7 +2,8 @@
 
 The paper's training on MNIST: Adam, learning rate 0.001 throughout, batches of 100, 20 epochs, alpha 1e-3.
 
-    dst-analyze example:lstm-b --data mnist --epochs 20 --batch-size 100 --schedule constant --alphas 1e-3
+    dst-analyze example:lstm-b --data mnist --recipe paper --epochs 20 --batch-size 100 \
+        --schedule constant --alphas 1e-3
 """
 
 from torch import nn

@@ -3,7 +3,7 @@
 Not in the paper; trained as its CIFAR-10 nets are, SGD with momentum and learning rate 0.1 times 0.1 at half and at
 three quarters, batches of 64.
 
-    dst-analyze example:resnet-20 --data cifar10 --epochs 160 --threshold-clock 1 --alphas 1e-6,5e-6,1e-5
+    dst-analyze example:resnet-20 --data cifar10 --recipe paper --alphas 1e-6,5e-6,1e-5
 """
 
 from collections.abc import Iterable

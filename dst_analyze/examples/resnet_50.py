@@ -3,7 +3,7 @@
 The paper's training on ImageNet: SGD with momentum, learning rate 0.1 times 0.1 at epochs 30, 60 and 80 of 90, batches
 of 1024. `--schedule step` falls at half and at three quarters instead. ImageNet is a folder of folders:
 
-    dst-analyze example:resnet-50 --data imagefolder:imagenet --epochs 90 --batch-size 1024 --threshold-clock 1
+    dst-analyze example:resnet-50 --data imagefolder:imagenet --epochs 90 --batch-size 1024 --recipe paper
 """
 
 from collections.abc import Iterable

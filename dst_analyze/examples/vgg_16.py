@@ -3,7 +3,7 @@
 The paper's training on CIFAR-10: SGD with momentum, learning rate 0.1 times 0.1 at epochs 80 and 120 of 160, batches of
 64, alpha 5e-6.
 
-    dst-analyze example:vgg-16 --data cifar10 --epochs 160 --threshold-clock 1 --alphas 1e-7,1e-6,1e-5
+    dst-analyze example:vgg-16 --data cifar10 --recipe paper --alphas 1e-7,1e-6,1e-5
 """
 
 from collections.abc import Iterable

@@ -13,7 +13,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.ranking.formats import place
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics import correlations, kendalls_w, permutation_p, ranks
-from dst_analyze.ranking.verdict import CHANCE, NEEDED, REDUNDANT, SAME_ORDER
+from dst_analyze.ranking.verdict import CHANCE, NEEDED, REDUNDANT, SAME_ORDER, Verdict
 from dst_analyze.text import elide, plain_table, wrapped
 
 AGREE, IN_PART, DISAGREE, UNKNOWN = "the runs agree", "the runs agree in part", "the runs do not agree", "no comparison"
@@ -133,7 +133,7 @@ def _said(
 ) -> list[str]:
     notes = []
     for number, ranking in enumerate(rankings.values(), 1):
-        if ranking.verdict != "consistent":
+        if ranking.verdict is not Verdict.CONSISTENT:
             notes.append(f"Run {number} by itself: {ranking.verdict}. Read its ranks accordingly.")
     if opposed:
         notes.append(f"Redundant in one run, needed in another: {_listed(opposed)}.")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import comb, nan
+from math import comb, expm1, isnan, nan
 
 import numpy as np
 
 from dst_analyze.ranking.measured import Measured
+from dst_analyze.ranking.pairs import Guesses, guesses
 from dst_analyze.ranking.statistics import (
     FLOOR,
     UNKNOWN,
@@ -16,6 +17,7 @@ from dst_analyze.ranking.statistics import (
     as_w,
     correlations,
     explained,
+    floors,
     kendalls_w,
     mean_correlation,
     permutation_p,
@@ -24,8 +26,12 @@ from dst_analyze.ranking.statistics import (
     redundancy,
     resampled,
 )
+from dst_analyze.sweep.record import UNPRUNED
 
-_SIDE = 1e-9  # closer to the model's average than this, a layer is on neither side of it
+_SIDE = 1e-9  # closer to the median layer than this, a layer is on neither side of it
+
+UNIFORM = 1 - UNPRUNED
+"""Layers that keep within this of one another do not differ enough to be worth ranking."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,18 @@ class Agreement:
     between_seeds: float = nan
     spread: float = 0.0
     """Redundancy of the most redundant layer less that of the least."""
+    scale: float = 1.0
+    """How deeply the trials pruned on average, over how deeply at the strongest alpha (by mean log ratio): differences
+    between layers grow with it, so their mean over alphas is as much smaller than at the strongest."""
     null: Explained | None = None
     control: Explained | None = None
+    guesses: Guesses | None = None
+
+    @property
+    def uniform(self) -> bool:
+        """True if there is nothing to order: layers were compared, and all keep about the same."""
+        tied = self.trials > 1 and isnan(self.w)
+        return self.trials > 0 and self.layers > 1 and (tied or expm1(self.spread) < UNIFORM)
 
     @property
     def distinct_draws(self) -> int:
@@ -74,9 +90,12 @@ class Evidence:
     rank_low: np.ndarray
     rank_high: np.ndarray
     sparser: np.ndarray
-    """Share of trials in which the layer is sparser than the model."""
+    """Share of trials in which the layer is sparser than the median layer."""
     consistency: np.ndarray
     """Share of alphas and of seeds, each taken over the other, at which it is on the side it is on altogether."""
+    lowest: np.ndarray
+    highest: np.ndarray
+    """Redundancy at the alpha or seed, each taken over the other, where it is lowest and highest."""
     kept: np.ndarray
     null: np.ndarray
     control: np.ndarray
@@ -93,11 +112,13 @@ def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
     part = made.take(whole)
     values = redundancy(part.ratios[used], part.params)
     agreement, figures = _compared(part, values, used, draws, rng)
-    figures |= dict.fromkeys(("sparser", "consistency", "kept"))
+    figures |= dict.fromkeys(("sparser", "consistency", "lowest", "highest", "kept"))
     if used.any():
         alphas, seeds = (part.trials[name][used].to_numpy() for name in ("alpha", "seed"))
         figures["sparser"] = (values > _SIDE).mean(axis=0)
         figures["consistency"] = consistency(values, alphas, seeds)
+        over = margins(values, alphas, seeds)
+        figures["lowest"], figures["highest"] = over.min(axis=0), over.max(axis=0)
         figures["kept"] = part.ratios[used].mean(axis=0)
 
     def spread_out(found: np.ndarray | None) -> np.ndarray:
@@ -111,20 +132,25 @@ def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
     return Evidence(measured=whole, resets=resets, agreement=agreement, **columns)
 
 
-def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """At which share of the alphas (mean over seeds) and seeds (mean over alphas) a layer is on its overall side.
+def margins(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """Return redundancy at each alpha (mean over seeds) and at each seed (mean over alphas), a row for each.
 
-    A layer that stands on the average itself is on no side. Of one alpha, or one seed, nothing is asked.
+    Of a single alpha, or a single seed, nothing is asked; of a single trial the one row is that trial.
     """
-    margins = [
+    rows = [
         values[labels == label].mean(axis=0)
         for labels in (alphas, seeds)
         for label in np.unique(labels)
         if len(np.unique(labels)) > 1
     ]
+    return np.stack(rows or [values.mean(axis=0)])
+
+
+def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """Return at which share of the alphas and seeds a layer is on its overall side; one on neither side is on none."""
     overall = values.mean(axis=0)
     side = np.sign(overall) * (np.abs(overall) > _SIDE)
-    same: np.ndarray = (np.stack(margins or [overall]) * side > _SIDE**2).mean(axis=0)
+    same: np.ndarray = (margins(values, alphas, seeds) * side > _SIDE**2).mean(axis=0)
     return same
 
 
@@ -146,8 +172,14 @@ def _compared(
     figures["null"] = None if null is None else null.mean(axis=0)
     if control is not None:
         figures["control"] = redundancy(part.ratios[part.rows(control=True)], part.params).mean(axis=0)
+    agreement = replace(
+        agreement,
+        spread=float(np.ptp(overall)),
+        scale=_scale(part, used, alphas),
+        guesses=_guesses(part, overall, figures["null"]),
+    )
     if len(values) < 2 or count < 2:
-        return replace(agreement, spread=float(np.ptp(overall))), figures
+        return agreement, figures
     counts = resampled(alphas, seeds, draws, rng)
     figures["rank_low"], figures["rank_high"] = rank_intervals(values, counts)
     correlation = float(mean_correlation(ranked)[0])
@@ -163,11 +195,22 @@ def _compared(
         correlation_low=Interval.of(drawn).low,
         between_alphas=_mean(table[alike]),
         between_seeds=_mean(table[~alike]),
-        spread=float(np.ptp(overall)),
         null=None if null is None else explained(values, null, counts, steepest=1),
         control=None if control is None else explained(values, control, counts, steepest=2),
     )
     return agreement, figures
+
+
+def _scale(part: Measured, used: np.ndarray, alphas: np.ndarray) -> float:
+    kept = np.maximum(part.ratios[used], floors(part.params, len(part.layers)))
+    depth = -np.log(kept).mean(axis=1)
+    deepest = max(float(depth[alphas == alpha].mean()) for alpha in np.unique(alphas))
+    return float(depth.mean()) / deepest if deepest > 0 else 1.0
+
+
+def _guesses(part: Measured, overall: np.ndarray, null: np.ndarray | None) -> Guesses | None:
+    """Return what orders that need no training say; layers stand in network order."""
+    return guesses(overall, null, part.params) if len(overall) > 1 else None
 
 
 def _null(part: Measured, used: np.ndarray) -> np.ndarray | None:

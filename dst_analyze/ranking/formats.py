@@ -14,15 +14,17 @@ import pandas as pd
 
 from dst_analyze.errors import DataError
 from dst_analyze.ranking.evidence import Agreement
+from dst_analyze.ranking.pairs import Guesses
 from dst_analyze.ranking.statistics import Explained, Interval
+from dst_analyze.ranking.verdict import Caveat, Verdict
 from dst_analyze.sweep.record import alpha_label
 from dst_analyze.text import elide, from_spreadsheet, percent, plain_table, short, spreadsheet_name, visible, wrapped
 
 if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
 
-SCHEMA = 1
-_TEXTS = {"layer", "label", "reason", "group", "status"}
+SCHEMA = 2
+_TEXTS = {"layer", "label", "reason", "group", "status", "spare_words"}
 _COUNTS = {"position", "resets", "seed", "seeds", "layers"}
 _MARKS = {**{mark: f"\\{mark}" for mark in "\\`*_[]|#~!$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " "}
 _SWEEP = "sweep"
@@ -76,7 +78,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
-    """The columns a person needs, as text: with MACs where they decide the order, and null and control if known."""
+    """The columns a person needs, as text: with MACs where they decide the order; null, control and spare if known."""
     gain = "macs_given_up" if by == "macs" else "params_given_up"
     columns = {
         "label": table["label"],
@@ -86,9 +88,10 @@ def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
         "-null": map(signed, table["beyond_null"]),
         "-control": map(signed, table["beyond_control"]),
         "keeps %": map(percent, table["remaining"]),
+        "spare %": map(whole_percent, table["spare"]),
         "MACs saved" if by == "macs" else "gives up": map(short, table[gain]),
     }
-    known = {"-null": "beyond_null", "-control": "beyond_control"}
+    known = {"-null": "beyond_null", "-control": "beyond_control", "spare %": "spare"}
     shown = {
         head: list(cells) for head, cells in columns.items() if head not in known or table[known[head]].notna().any()
     }
@@ -107,6 +110,11 @@ def places(low: float, high: float) -> str:
 def agreement(value: float) -> str:
     """A tau or a W; a dash where there is none."""
     return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def whole_percent(share: float) -> str:
+    """A share of one as a percentage without decimals; a dash where it is not known."""
+    return "–" if math.isnan(share) else f"{100 * share:.0f}"
 
 
 def signed(value: float) -> str:
@@ -161,7 +169,8 @@ def _sweep(ranking: Ranking) -> dict[str, Any]:
     between = ranking.alpha_correlation
     return {
         "schema_version": SCHEMA,
-        "verdict": ranking.verdict,
+        "verdict": ranking.verdict.value,
+        "caveats": [caveat.value for caveat in ranking.caveats],
         "notes": list(ranking.notes),
         "statistics": _plain(asdict(ranking.statistics)),
         "columns": list(ranking.table.columns),
@@ -182,13 +191,14 @@ def _fields(held: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
         name: math.nan if value is None else value for name, value in held["statistics"].items()
     }
     statistics["interval"] = Interval(**_known(held["statistics"]["interval"]))
-    for name in ("null", "control"):
+    for name, kind in (("null", Explained), ("control", Explained), ("guesses", Guesses)):
         by = held["statistics"][name]
-        statistics[name] = None if by is None else Explained(**_known(by))
+        statistics[name] = None if by is None else kind(**_known(by))
     between = held["alpha_correlation"]
     alphas = between["alphas"]
     return {
-        "verdict": held["verdict"],
+        "verdict": Verdict(held["verdict"]),
+        "caveats": tuple(Caveat(caveat) for caveat in held["caveats"]),
         "notes": tuple(held["notes"]),
         "statistics": Agreement(**statistics),
         "table": table,

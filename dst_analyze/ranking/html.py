@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dst_analyze.html import html_table
-from dst_analyze.ranking.formats import place, places, signed
+from dst_analyze.ranking.formats import place, places, signed, whole_percent
 from dst_analyze.sweep.record import alpha_label
 from dst_analyze.text import percent, short
 
@@ -17,7 +17,8 @@ def as_html(ranking: Ranking) -> str:
     remaining = ranking.remaining()
     heads = ["layer", "label", "rank", "95 % interval", "redundancy", "beyond null"]
     heads += [f"keeps % at {alpha_label(float(alpha))}" for alpha in remaining.columns]
-    heads += ["weights given up", "MACs given up", "because"]
+    spare = ["spare %"] if ranking.table["spare"].notna().any() else []
+    heads += [*spare, "weights given up", "MACs given up", "because"]
     ratios = remaining.to_numpy()
     rows = [
         [
@@ -28,6 +29,7 @@ def as_html(ranking: Ranking) -> str:
             signed(row.redundancy),
             signed(row.beyond_null),
             *(percent(ratio) for ratio in ratios[row.position]),
+            *(whole_percent(row.spare) for _ in spare),
             short(row.params_given_up),
             short(row.macs_given_up),
             row.reason,

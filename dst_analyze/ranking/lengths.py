@@ -1,13 +1,14 @@
-"""How much of a long run's order sweeps of a given length have been seen to have: what a ranking holds, and no more.
+"""How much of a long run's order shorter sweeps have, as measured on the reference nets.
 
-Measured with benchmarks/short_sweep.py; docs/evidence.md has the runs. Nobody knows it for another net: this is what
-was seen on those that were tried.
+Measured with benchmarks/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets are
+few: another one may differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
 
@@ -86,12 +87,79 @@ SEEN = (
 )
 
 
+@dataclass(frozen=True)
+class SeenPairs:
+    """A sweep with the default recipe: the share of its clearly different pairs that long runs order the same way.
+
+    ``alike`` is of all such pairs, ``inner`` of those without the output layer.
+    """
+
+    net: str
+    steps: int
+    long: int
+    pairs: int
+    alike: float
+    inner: float
+    warm_up: bool = True
+    unit: str = "layer"
+
+
+PAIRS = (
+    SeenPairs(_CNN, 300, 3_000, 8, 1.00, 1.00),
+    SeenPairs(_CNN, 750, 3_000, 9, 1.00, 1.00),
+    SeenPairs(_CNN, 1_500, 3_000, 9, 1.00, 1.00),
+    SeenPairs(_LENET, 940, 9_400, 3, 1.00, 1.00),
+    SeenPairs(_LENET, 2_350, 9_400, 3, 1.00, 1.00),
+    SeenPairs(_LENET, 4_700, 9_400, 5, 1.00, 1.00),
+    SeenPairs(_VGG, 940, 9_400, 76, 0.96, 0.96),
+    SeenPairs(_VGG, 2_350, 9_400, 70, 0.99, 0.98),
+    SeenPairs(_VGG, 4_700, 9_400, 66, 0.98, 0.98),
+    SeenPairs(_RESNET, 940, 9_400, 87, 0.85, 1.00),
+    SeenPairs(_RESNET, 2_350, 9_400, 82, 0.85, 1.00),
+    SeenPairs(_RESNET, 4_700, 9_400, 55, 0.78, 1.00),
+    SeenPairs(_VIT, 470, 4_700, 108, 0.98, 0.98),
+    SeenPairs(_VIT, 1_175, 4_700, 125, 0.98, 0.97),
+    SeenPairs(_VIT, 2_350, 4_700, 126, 0.96, 0.95),
+    SeenPairs(_RESNET, 940, 9_400, 93, 0.85, 1.00, warm_up=False, unit="one"),
+    SeenPairs(_VIT, 470, 4_700, 118, 0.93, 0.92, warm_up=False, unit="one"),
+)
+
+
+def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
+    """Return in a sentence which share of a run's clearly different pairs a long run would order alike."""
+    if not pairs:
+        return "No two layers differ clearly in this run."
+    this = (
+        f"Of the {pairs} pairs of layers that differ clearly in this run" if pairs > 1 else "Of the one clear pair here"
+    )
+    if steps >= max(seen.long for seen in PAIRS):
+        return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
+    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
+    found = list(_longest(steps, kind).values())
+    if not found:
+        return f"{this}, it is not known how many a long run would order alike: no sweep of this kind was as short."
+    shares = [seen.alike for seen in found]
+    mean, inner = sum(shares) / len(shares), min(seen.inner for seen in found)
+    nets = f"{len(found)} reference nets: {min(shares):.0%} to {max(shares):.0%}" if len(found) > 1 else found[0].net
+    return (
+        f"{this}, a long run would order about {mean:.0%} alike (measured at this length on {nets}; without output "
+        f"layers at least {inner:.0%})."
+    )
+
+
+def long_run_share(steps: int, *, warm_up: bool, unit: str) -> float | None:
+    """Return the share of clearly different pairs that a long run orders alike, mean over nets; None if not known."""
+    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
+    shares = [seen.alike for seen in _longest(steps, kind).values()]
+    return sum(shares) / len(shares) if shares else None
+
+
 def known_at(steps: int, *, warm_up: bool, unit: str) -> str:
-    """What is known of rankings of this length, made in this way, in a sentence."""
+    """Return in a sentence how close sweeps of this length came to long runs, by Kendall's tau."""
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     alike = [seen for seen in SEEN if (seen.warm_up, seen.unit) == (warm_up, unit)]
-    longest = [max(of_net, key=lambda seen: seen.steps) for of_net in _near(steps, alike).values()]
+    longest = list(_longest(steps, alike).values())
     but = [] if warm_up else ["without warm-up"]
     but += ["thresholds in one unit"] if unit == "one" else []
     how = f" ({', '.join(but)})" if but else ""
@@ -109,13 +177,20 @@ def known_at(steps: int, *, warm_up: bool, unit: str) -> str:
     )
 
 
-def _near(steps: int, alike: Sequence[Seen]) -> dict[str, list[Seen]]:
-    """By net, what was measured at this length or a shorter one."""
-    found: dict[str, list[Seen]] = {}
-    for seen in alike:
-        if _AS_LONG * seen.steps <= steps:
-            found.setdefault(seen.net, []).append(seen)
-    return found
+class _Sweep(Protocol):
+    @property
+    def net(self) -> str: ...
+    @property
+    def steps(self) -> int: ...
+
+
+S = TypeVar("S", bound=_Sweep)
+
+
+def _longest(steps: int, kind: Sequence[S]) -> dict[str, S]:
+    """Return the longest sweep of each net that was about as long as this run, or shorter."""
+    near = sorted((seen for seen in kind if _AS_LONG * seen.steps <= steps), key=lambda seen: seen.steps)
+    return {seen.net: seen for seen in near}
 
 
 def _range(values: list[int]) -> str:

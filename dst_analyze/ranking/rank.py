@@ -9,10 +9,13 @@ import pandas as pd
 
 from dst_analyze.ranking.evidence import Evidence, weigh
 from dst_analyze.ranking.formats import typed
+from dst_analyze.ranking.labels import labels
 from dst_analyze.ranking.measured import Measured, measured
+from dst_analyze.ranking.notes import conclusions
 from dst_analyze.ranking.result import ORDERS, Ranking
+from dst_analyze.ranking.spare import Costs, costs_of, gone_at, spare_note, spare_of
 from dst_analyze.ranking.statistics import correlations, ranks, redundancy
-from dst_analyze.ranking.verdict import conclusions, judge, labels, qualified
+from dst_analyze.ranking.verdict import Verdict, caveats_of, judge
 from dst_analyze.sweep.record import SweepRecord
 
 DRAWS = 1000
@@ -32,36 +35,38 @@ def rank_layers(
     shrink together. ``draws`` and ``seed`` are the bootstrap's: the same ones give the same numbers.
     """
     made = measured(source, groups)
+    costs = costs_of(source) if isinstance(source, SweepRecord) else None
     evidence = weigh(made, draws, np.random.default_rng(seed))
-    word, why = judge(evidence.agreement)
-    verdict = qualified(word, evidence.agreement)
-    by_alpha, between = _by_alpha(made, evidence)
+    verdict, why = judge(evidence.agreement)
+    caveats = tuple(caveats_of(evidence.agreement, verdict))
+    by_alpha, between = _by_alpha(made, evidence, costs)
     return Ranking(
         verdict=verdict,
-        notes=tuple(conclusions(made, evidence, word, why)),
+        caveats=caveats,
+        notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs)),
         statistics=evidence.agreement,
-        table=_table(made, evidence, verdict, why),
+        table=_table(made, evidence, verdict, why, costs),
         by_alpha=by_alpha,
         alpha_correlation=between,
         trials=typed(made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]]),
-        groups=_groups(made, draws, seed),
+        groups=_groups(made, draws, seed, costs),
     )
 
 
-def _groups(made: Measured, draws: int, seed: int) -> pd.DataFrame | None:
+def _groups(made: Measured, draws: int, seed: int, costs: Costs | None) -> pd.DataFrame | None:
     if not made.layers["group"].any():
         return None
     joined = made.grouped()
     evidence = weigh(joined, draws, np.random.default_rng(seed))
-    word, why = judge(evidence.agreement)
-    table = _table(joined, evidence, qualified(word, evidence.agreement), why)
+    table = _table(joined, evidence, *judge(evidence.agreement), costs)
     sizes = joined.layers.set_index("layer")["layers"]
     table["group"] = table["layer"]
     table["layers"] = [int(sizes[name]) for name in table["layer"]]
     return typed(table.drop(columns="layer"))
 
 
-def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
+def _table(made: Measured, e: Evidence, verdict: Verdict, why: str, costs: Costs | None) -> pd.DataFrame:
+    spare = spare_of(made, costs)
     named = labels(made, e, verdict, why)
     table = pd.DataFrame(
         {
@@ -79,6 +84,8 @@ def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
             "control_redundancy": e.control,
             "beyond_control": e.redundancy - e.control,
             "remaining": e.kept,
+            "spare": spare["spare"],
+            "spare_alpha": spare["spare_alpha"],
             "params": made.layers["params"].astype(float),
             "macs": made.layers["macs"].astype(float),
             "params_given_up": made.layers["params"].astype(float) * (1 - e.kept),
@@ -86,18 +93,20 @@ def _table(made: Measured, e: Evidence, verdict: str, why: str) -> pd.DataFrame:
             "resets": e.resets.astype(int),
             "group": made.layers["group"].astype(object),
             "reason": [reason for _, reason in named],
+            "spare_words": spare["spare_words"].astype(object),
         }
     )
     return typed(ORDERS["redundancy"](table).reset_index(drop=True))
 
 
-def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Each layer at each alpha, over the seeds of the trials that ended; and how far the alphas agree."""
+def _by_alpha(made: Measured, evidence: Evidence, costs: Costs | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return each layer at each alpha, over the seeds of the trials that ended, and how far the alphas agree."""
     names, whole = made.layers["layer"].to_numpy(object), evidence.measured
     main = ~made.trials["control"].to_numpy(bool)
     alphas = np.unique(made.trials["alpha"].to_numpy(float)[main])
-    parts, orders = [], []
-    for alpha in alphas:
+    parts, orders, gone = [], [], gone_at(made, alphas.tolist())
+    losses = {cost.alpha: cost.loss for cost in costs.alphas} if costs is not None else {}
+    for alpha, share in zip(alphas, gone, strict=True):
         rows = main & (made.trials["alpha"] == alpha).to_numpy(bool) & ~np.isnan(made.read).all(axis=1)
         ratios, read = made.ratios[rows], made.read[rows]
         order = np.full(len(names), np.nan)
@@ -113,12 +122,14 @@ def _by_alpha(made: Measured, evidence: Evidence) -> tuple[pd.DataFrame, pd.Data
                     **dict(zip(("remaining", "lowest", "highest"), _over_seeds(read), strict=True)),
                     "null": _over_seeds(made.null[rows])[0],
                     "rank": order,
+                    "gone": share,
+                    "loss": losses.get(float(alpha), np.nan),
                     "seeds": (~np.isnan(ratios)).sum(axis=0),
                 }
             )
         )
     if not parts:
-        columns = ("layer", "alpha", "remaining", "lowest", "highest", "null", "rank", "seeds")
+        columns = ("layer", "alpha", "remaining", "lowest", "highest", "null", "rank", "gone", "loss", "seeds")
         return typed(pd.DataFrame(columns=list(columns))), pd.DataFrame(dtype=float)
     table = correlations(np.stack(orders)) if whole.any() else np.full((len(alphas), len(alphas)), np.nan)
     return typed(pd.concat(parts, ignore_index=True)), pd.DataFrame(table, index=alphas, columns=alphas)

@@ -12,7 +12,7 @@ import pandas as pd
 from dst_analyze.errors import OptionError
 from dst_analyze.ranking import formats
 from dst_analyze.ranking.evidence import Agreement
-from dst_analyze.ranking.verdict import LABELS
+from dst_analyze.ranking.verdict import LABELS, Caveat, Verdict
 
 Key = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -36,13 +36,15 @@ def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
 class Ranking:
     """Layers by redundancy, with how sure that is; docs/ranking.md says what each number means.
 
-    ``table`` has a row per layer, the most redundant first; ``by_alpha`` each layer's ratio, its spread over seeds and
-    its rank at each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must
-    shrink together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas; ``notes`` what
-    can and cannot be concluded.
+    ``caveats`` stand beside the verdict and change no label. ``table`` has a row per layer, the most redundant first;
+    ``by_alpha`` each layer's ratio, its spread over seeds, its rank, the share that was gone and the loss of score at
+    each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must shrink
+    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas; ``notes`` what can and
+    cannot be concluded.
     """
 
-    verdict: str
+    verdict: Verdict
+    caveats: tuple[Caveat, ...]
     notes: tuple[str, ...]
     statistics: Agreement
     table: pd.DataFrame
@@ -72,6 +74,11 @@ class Ranking:
         if top is not None and top < 1:
             raise OptionError(f"the first {top} layers are none", place="--top", hint="give a number from 1")
         return ORDERS[by](self.table).head(top).reset_index(drop=True)
+
+    def spare_words(self, layer: str) -> str:
+        """Return what goes of a layer at which loss, "77 % of its weights go at no loss"; "" where it is not known."""
+        found = self.table.loc[self.table["layer"] == layer, "spare_words"]
+        return str(found.iloc[0]) if len(found) else ""
 
     def remaining(self) -> pd.DataFrame:
         """Layers in network order x alphas: the median of the remaining ratio over seeds."""
@@ -112,7 +119,7 @@ class Ranking:
         return as_html(self)
 
     def __repr__(self) -> str:
-        return f"Ranking({self.verdict!r}, {len(self.table)} layers, W={self.agreement:.2f})"
+        return f"Ranking({str(self.verdict)!r}, {len(self.table)} layers, W={self.agreement:.2f})"
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Ranking) and self.to_json() == other.to_json()

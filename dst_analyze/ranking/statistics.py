@@ -27,13 +27,14 @@ def floors(params: np.ndarray | None, layers: int) -> np.ndarray:
 
 
 def redundancy(ratios: np.ndarray, params: np.ndarray | None, *, floor: float = 0.0) -> np.ndarray:
-    """log K − log k: how much sparser than the whole model each layer is, in each trial."""
+    """Return how much sparser than the median layer each layer is, in each trial: median of log k, less log k.
+
+    Layers count alike, whatever their size: the average by weights would be the largest layer itself.
+    """
     if not ratios.shape[-1]:  # no layer was read in every trial
         return np.zeros(ratios.shape)
-    kept = np.maximum(ratios, np.maximum(floors(params, ratios.shape[-1]), floor))
-    weights = np.ones(ratios.shape[-1]) if params is None else params
-    model = kept @ weights / weights.sum()
-    difference: np.ndarray = np.log(model)[..., None] - np.log(kept)
+    kept = np.log(np.maximum(ratios, np.maximum(floors(params, ratios.shape[-1]), floor)))
+    difference: np.ndarray = np.median(kept, axis=-1, keepdims=True) - kept
     return difference
 
 

@@ -13,7 +13,18 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.sweep.files import spreadsheet_safe
 from dst_analyze.sweep.record import SweepRecord, alpha_label
 
-_RANKED = ("label", "rank", "rank_low", "rank_high", "redundancy", "beyond_null", "consistency", "resets")
+_RANKED = (
+    "label",
+    "rank",
+    "rank_low",
+    "rank_high",
+    "redundancy",
+    "beyond_null",
+    "consistency",
+    "spare",
+    "spare_alpha",
+    "resets",
+)
 
 
 def remaining_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:

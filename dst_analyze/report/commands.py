@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dst_analyze.baselines.agreement import Ways
 from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_unit, asked_warm_up, unit_of, warm_up_of
+from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale, asked_unit, asked_warm_up, unit_of, warm_up_of
 from dst_analyze.sweep.record import SweepConfig, SweepRecord
 
 
@@ -55,6 +55,8 @@ def _options(record: SweepRecord) -> Iterator[str]:
     told = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
     if not told and made.steps != DEFAULT_STEPS:
         yield from ("--steps", str(made.steps))
+    if config.alpha_factor is None and asked_scale(config) is None:
+        yield from ("--alpha-scale", "1")
     if made.warm_up != warm_up_of(asked_warm_up(config), made.steps):
         yield from ("--warm-up", str(made.warm_up))
     if made.unit != unit_of(asked_unit(config), made.steps):

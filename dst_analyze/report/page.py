@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_ways
 from dst_analyze.ranking.formats import agreement, place, signed
+from dst_analyze.ranking.lengths import known_at
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.source import rank_run
 from dst_analyze.ranking.table import by_reason, export_table
@@ -100,6 +101,9 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         rows=rows,
         keys=keys_of(names),
         labels=LABELS,
+        has_spare=bool(ranking.table["spare"].notna().any()),
+        spare_alpha=_spare_alpha(ranking),
+        known_length=known_at(record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit),
         figures=_figures(record, ranking, plan, sheet),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
@@ -160,6 +164,12 @@ def _policy(script: str) -> str:
 
 
 # --- what stands in the sections -----------------------------------------------------------------------------------
+
+
+def _spare_alpha(ranking: Ranking) -> float | None:
+    """Return the strongest alpha at no loss; None if there is none."""
+    known = ranking.table["spare_alpha"].dropna()
+    return float(known.iloc[0]) if len(known) else None
 
 
 def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: Sheet) -> Mapping[str, Markup]:

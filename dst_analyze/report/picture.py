@@ -20,7 +20,9 @@ _LINE = 18.0
 _LONGEST_NAME, _LONGEST_COLUMN = 32, 18
 _TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run that stand below one another before another stack begins
 _WITHIN = 0.95  # of the layers lie within the colours: a single one far out would leave the others grey
-_WEAKEST_SCALE = math.log(2)  # a redundancy that always has a colour of its own: half, or twice, what the model keeps
+_WEAKEST_SCALE = math.log(
+    2
+)  # a redundancy that always has a colour of its own: half, or twice, what the median layer keeps
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dst_analyze.ranking.formats import place, places, signed
+from dst_analyze.ranking.formats import place, places, signed, whole_percent
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.ranking.verdict import LABELS
@@ -33,6 +33,8 @@ class Row:
     interval: str
     redundancy: str
     beyond_null: str
+    spare: str
+    spare_words: str
     ratios: tuple[str, ...]
     spark: str
     params: str
@@ -62,6 +64,7 @@ def rows_of(record: SweepRecord, ranking: Ranking) -> tuple[list[Row], dict[str,
         "rank": [_number(row["rank"]) for row in table],
         "redundancy": [_number(row["redundancy"]) for row in table],
         "beyond_null": [_number(row["beyond_null"]) for row in table],
+        "spare": [_number(row["spare"]) for row in table],
         "label": [LABELS.index(row["label"]) for row in table],
         "params": [_number(row["params"]) for row in table],
         "macs": [_number(row["macs"]) for row in table],
@@ -87,6 +90,8 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
         interval=places(found["rank_low"], found["rank_high"]),
         redundancy=signed(found["redundancy"]),
         beyond_null=signed(found["beyond_null"]),
+        spare=whole_percent(found["spare"]),
+        spare_words=found["spare_words"],
         ratios=tuple(map(percent, ratios.values())),
         spark=_spark(list(ratios.values())),
         params=short(found["params"]),

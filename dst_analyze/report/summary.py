@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dst_analyze.ranking.lengths import known_at
+from dst_analyze.ranking.lengths import pairs_at
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.verdict import NEEDED, NO_MORE, NONE, REDUNDANT, UNCLEAR
+from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Caveat, Verdict
 from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan, Verification
 from dst_analyze.sweep.notes import Note, notes_of
 from dst_analyze.sweep.record import SweepRecord
@@ -49,37 +49,48 @@ def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, pro
 
 
 def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
-    yield ranking.notes[0].partition(": ")[2] or ranking.notes[0]
+    yield _why(ranking)
     yield from ranking.notes[1:]
-    if not ranking.verdict.startswith(NONE):
-        yield known_at(record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit)
+    if ranking.verdict is not Verdict.NONE and ranking.statistics.guesses is not None:
+        how, pairs = record.manifest, ranking.statistics.guesses.pairs
+        yield pairs_at(pairs, how.steps, warm_up=how.warm_up > 0, unit=how.unit)
+
+
+def _why(ranking: Ranking) -> str:
+    """Return the first note without the verdict before it, as a sentence."""
+    text = ranking.notes[0].removeprefix(f"{ranking.verdict.capitalize()}: ")
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _headline(ranking: Ranking) -> str:
-    if ranking.verdict.startswith(NONE):
+    if ranking.verdict is Verdict.NONE:
+        if ranking.statistics.uniform:
+            return "All layers keep about the same share: none is more redundant than another"
         return "This sweep does not tell which layers are redundant"
     counts = ranking.table["label"].value_counts()
-    redundant, needed = int(counts.get(REDUNDANT, 0)), int(counts.get(NEEDED, 0))
+    redundant, needed, average, unclear = (int(counts.get(name, 0)) for name in (REDUNDANT, NEEDED, AVERAGE, UNCLEAR))
     total = len(ranking.table)
     if not redundant and not needed:
-        return f"None of {total} layers can be called redundant or needed"
+        rest = f"{average} keep about as much as each other" if average else f"the place of {unclear} changes"
+        return f"None of {total} layers is redundant or needed beyond the others; {rest}"
     be = ["is" if count < 2 else "are" for count in (redundant, needed)]
-    return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} surely needed"
+    return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} needed"
 
 
 def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
-    """Redundant layers, the largest gain first, and those needed most; else the first of a ranking that is not sure."""
-    if ranking.verdict.startswith(NONE):
+    """Yield redundant layers, the largest gain first, and those needed most; else the first of the ranking."""
+    if ranking.verdict is Verdict.NONE:
         return
     table = ranking.ordered("params")
     redundant = table[table["label"] == REDUNDANT].head(_MOST)
     needed = ranking.table[ranking.table["label"] == NEEDED].iloc[::-1].head(max(2, _MOST - len(redundant)))
     shown = pd.concat([redundant, needed])
     if shown.empty:
-        shown = ranking.table[ranking.table["label"] == UNCLEAR].head(3)
+        shown = ranking.table[ranking.table["label"].isin((UNCLEAR, AVERAGE))].head(3)
     for row in shown.itertuples(index=False):
         size = "" if math.isnan(row.params) else f"{row.params:,.0f} weights, {row.params / model:.1%} of the model; "
-        yield Finding(row.layer, row.label, f"{size}{row.reason}.")
+        spare = f" {row.spare_words[:1].upper()}{row.spare_words[1:]}." if row.spare_words else ""
+        yield Finding(row.layer, row.label, f"{size}{row.reason}.{spare}")
 
 
 def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
@@ -130,12 +141,19 @@ def _proven(proof: Verification) -> Iterator[str]:
         yield f"Among models of its size it is {'; '.join(parts)}."
 
 
+_UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
+_DOUBTS = {
+    Caveat.NULL: "This order says no more than the initial weights do: it may come from the initialisation.",
+    Caveat.CONTROL: "This order says no more than trials on shuffled labels do: it may not come from the data.",
+}
+
+
 def _doubts(ranking: Ranking) -> Iterator[Note]:
-    if ranking.verdict.startswith(NONE):
-        yield Note("No ranking", ranking.notes[0].partition(": ")[2] or ranking.notes[0])
-    for text in NO_MORE.values():
-        if text in ranking.verdict:
-            yield Note("Perhaps not the data", f"The ranking {text}: no layer is called redundant because of it.")
+    if ranking.verdict in _UNSURE:
+        yield Note(_UNSURE[ranking.verdict], _why(ranking))
+    for caveat in ranking.caveats:
+        if caveat in _DOUBTS:
+            yield Note("Perhaps not the data", _DOUBTS[caveat])
 
 
 def _lost(proof: Verification | None) -> Iterator[Note]:

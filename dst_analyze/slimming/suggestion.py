@@ -139,6 +139,7 @@ def task_of(record: SweepRecord, *, data_root: Path | None = None) -> Task:
         model_args=config.model_args,
         out=record.folder,
         data_root=data_root or DEFAULT_ROOT,
+        factor=config.factor,
         **config.options,
     )
     made = record.manifest  # where defaults were taken, those of its day

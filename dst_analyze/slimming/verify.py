@@ -152,7 +152,7 @@ def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: in
     except DivergedError:
         return None
     with seeded(seed):
-        loss, score = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
+        loss, score, _ = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
     return score if math.isfinite(loss) else None
 
 

@@ -14,6 +14,7 @@ import torch
 from dst_analyze.model.copying import copied
 from dst_analyze.sweep.course import course_of, search_of
 from dst_analyze.sweep.data import SCORED_AT_MOST, first_batch
+from dst_analyze.sweep.guess import HALVING
 from dst_analyze.sweep.memory import free_memory
 from dst_analyze.sweep.plan import Plan
 from dst_analyze.sweep.readings import SCORES
@@ -34,8 +35,8 @@ class Estimate:
     trials: int
     most_trials: int  # if the search for alphas tries as often as it may
     steps: int
-    warm_ups: int  # steps of them in all, that no dense trial takes
-    dense_first: bool  # as others wait for its weights
+    warm_ups: int  # trainings of the weights that trials start from, which all trials wait for
+    warm_up_steps: int  # of each
     jobs: int
     threads: int
     dense_step: float  # seconds
@@ -46,12 +47,11 @@ class Estimate:
     free: int
 
     def seconds(self, trials: int) -> float:
-        """One dense trial, the others masked, as many at once as there are jobs."""
+        """The warm-ups, then one dense trial and the others masked, as many at once as there are jobs."""
+        warm_up = self.warm_ups * self.warm_up_steps * self.dense_step
         dense = self.steps * self.dense_step + self.scoring
-        masked = self.warm_ups * self.dense_step + (trials - 1) * (self.steps * self.masked_step + self.scoring)
-        if self.dense_first:
-            return dense + masked / min(self.jobs, max(trials - 1, 1))
-        return (dense + masked) / min(self.jobs, trials)
+        masked = (trials - 1) * (self.steps * self.masked_step + self.scoring)
+        return warm_up / min(self.jobs, max(self.warm_ups, 1)) + (dense + masked) / min(self.jobs, trials)
 
     def proof_seconds(self, trainings: int) -> float:
         """At most, as no model of a proof is larger than the dense one."""
@@ -81,8 +81,8 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         trials=count,
         most_trials=most,
         steps=task.steps,
-        warm_ups=task.recipe.warm_up * (kinds * seeds - int(task.dense_warms)),
-        dense_first=task.dense_warms,
+        warm_ups=kinds * seeds if task.recipe.warm_up else 0,
+        warm_up_steps=task.recipe.warm_up,
         jobs=min(jobs, count),
         threads=task.threads,
         dense_step=median(dense),
@@ -105,11 +105,12 @@ def _step_seconds(task: Task, *, masked: bool) -> list[float]:
         times.append(time.perf_counter())
         return times[-1] - times[0] > PATIENCE and step > UNTIMED
 
-    first = task.config.alphas[0] if task.config.given_alphas else 1e-4
+    first = task.config.given_alphas[0] if task.config.given_alphas else HALVING
     try:
         train(
             model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
-            task.device, steps=min(task.steps, UNTIMED + TIMED), alpha=float(first) if masked else 0.0, on_step=on_step,
+            task.device, steps=min(task.steps, UNTIMED + TIMED), alpha=task.config.factor * first if masked else 0.0,
+            on_step=on_step,
         )  # fmt: skip
     except DivergedError:  # a matter for the trial; a step took as long as it did
         times.append(time.perf_counter())

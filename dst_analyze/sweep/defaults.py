@@ -19,10 +19,7 @@ def default_clock(family: str, steps: int) -> float:
 
 
 def default_warm_up(steps: int) -> int:
-    """How many steps weights are trained before they are masked: as many as afterwards, and none in a full-length run.
-
-    So the dense trial is the warm-up of all others of its seed, which costs nothing.
-    """
+    """How many steps weights are trained before trials start: as many as a trial has, and none in a full-length run."""
     return steps if steps < FULL_LENGTH else 0
 
 
@@ -44,6 +41,11 @@ def asked_warm_up(config: SweepConfig) -> int | None:
 
 def asked_unit(config: SweepConfig) -> Unit | None:
     return config.threshold_unit or ("one" if config.recipe == "paper" else None)
+
+
+def asked_scale(config: SweepConfig) -> float | None:
+    """The factor of the alphas that the user or the paper asks for; None to take it from how far thresholds travel."""
+    return config.alpha_scale or (1.0 if config.recipe == "paper" else None)
 
 
 def warm_up_of(asked: int | None, steps: int) -> int:

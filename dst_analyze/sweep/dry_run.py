@@ -16,7 +16,7 @@ def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str,
     """The estimate as rows: what, and how much; a proof takes so many ``trainings`` besides."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
-    before = f", masked after a warm-up of {manifest.warm_up:,}" if manifest.warm_up else ""
+    before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
     yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
     keys = course_of(plan.task.config, manifest.first_alphas, {}).keys
     yield "trials", _listed(keys)

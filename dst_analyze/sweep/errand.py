@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import pandas as pd
 
-from dst_analyze.sweep.events import Emit, Event, TrialRetried, TrialStarted
+from dst_analyze.sweep.events import (
+    Emit,
+    Event,
+    Notice,
+    TrialRetried,
+    TrialStarted,
+    WarmUpFinished,
+    WarmUpStarted,
+    WarmUpStep,
+)
+from dst_analyze.sweep.readings import PULSE
 from dst_analyze.sweep.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult
-from dst_analyze.sweep.trial import Task, run_trial
+from dst_analyze.sweep.trial import Task, run_trial, train_warm_up
+from dst_analyze.sweep.warm_up import Origin
 
 Output = TypeVar("Output", covariant=True)
 
@@ -61,3 +73,37 @@ class Trial:
 
     def again(self, reason: str) -> TrialRetried:
         return TrialRetried(self.key, reason)
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """The training of the weights that all trials of a seed start from."""
+
+    start: Origin
+
+    @property
+    def name(self) -> str:
+        seed, control = self.start
+        return f"{'control,' if control else ''}warm-up,seed={seed}"
+
+    def run(self, task: Task, emit: Emit) -> tuple[Origin, bytes | None]:
+        began = last = time.monotonic()
+        emit(WarmUpStarted(*self.start, task.recipe.warm_up))
+
+        def on_step(step: int, loss: float) -> bool:
+            nonlocal last
+            if time.monotonic() - last >= PULSE:
+                last = time.monotonic()
+                emit(WarmUpStep(*self.start, step, task.recipe.warm_up, loss))
+            return False
+
+        weights = train_warm_up(task, self.start, on_step)
+        emit(WarmUpFinished(*self.start, round(time.monotonic() - began, 3)))
+        return self.start, weights
+
+    def failed(self, reason: str, seconds: float) -> tuple[Origin, bytes | None]:
+        """Nothing to hand on: each trial trains its own, or fails for the same reason and says so."""
+        return self.start, None
+
+    def again(self, reason: str) -> Notice:
+        return Notice(f"the warm-up of seed {self.start[0]} starts again: {reason}")

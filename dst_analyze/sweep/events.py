@@ -39,6 +39,31 @@ class SweepExtended:
 
 
 @dataclass(frozen=True)
+class WarmUpStarted:
+    """The weights that all trials of a seed start from are being trained."""
+
+    seed: int
+    control: bool
+    steps: int
+
+
+@dataclass(frozen=True)
+class WarmUpStep:
+    seed: int
+    control: bool
+    step: int
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class WarmUpFinished:
+    seed: int
+    control: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
 class TrialStarted:
     trial: TrialKey
     steps: int
@@ -46,7 +71,7 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialStep:
-    """Where a trial stands, at step 0 while its weights are warming up.
+    """Where a trial stands, at step 0 while it trains the weights it starts from itself.
 
     ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet;
     ``layers`` is what remains of each, where they have just been read.
@@ -143,6 +168,9 @@ Event = (
     SweepStarted
     | TimeForeseen
     | SweepExtended
+    | WarmUpStarted
+    | WarmUpStep
+    | WarmUpFinished
     | TrialStarted
     | TrialStep
     | TrialFinished

@@ -14,7 +14,7 @@ from dst_analyze.sweep.trial import ModelSpec
 
 STEPS, BATCHES, ALPHAS = 4, 2, 2
 SUFFIX = "-fast-dev-run"
-_STRONG = (1e-2, 1e-1)  # where none are given: few steps prune with nothing less
+_STRONG = (1e-6, 1e-5)  # where none are given
 
 
 @dataclass(frozen=True)

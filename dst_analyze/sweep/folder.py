@@ -189,7 +189,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
     seen = survey(path, config, manifest.first_alphas)
     if broken(path, HEAD) and (existing != "refuse" or not seen.started):
         return  # whether the head can be written again is known when the new one is
-    _refuse_difference(path, read_head(path)[0], config, "configuration")
+    _refuse_difference(path, read_head(path)[0].as_asked, config.as_asked, "configuration")
     if existing == "refuse" and seen.started and not seen.complete:
         raise _incomplete(path, seen)
 
@@ -244,7 +244,13 @@ def _continue(path: Path, head: Head, emit: Emit) -> Head:
             write_bytes(path / name, data)
         return head
     config, manifest = read_head(path)
-    _refuse_difference(path, config, head.config, "configuration")
+    _refuse_difference(path, config.as_asked, head.config.as_asked, "configuration")
+    if config.alpha_factor is None and head.config.alpha_factor is not None:
+        raise FolderError(
+            "this folder was written before alphas had a scale: its alphas are literal",
+            place=str(path),
+            hint="choose another --out, or --force to replace it",
+        )
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
     same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
     _refuse_difference(path, manifest, same_threads, "model, data or versions")

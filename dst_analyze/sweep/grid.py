@@ -12,7 +12,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.sweep.cost import estimate_of
 from dst_analyze.sweep.course import course_of
 from dst_analyze.sweep.engine import Engine, Inline
-from dst_analyze.sweep.errand import Trial
+from dst_analyze.sweep.errand import Trial, WarmUp
 from dst_analyze.sweep.events import (
     Emit,
     SweepExtended,
@@ -32,7 +32,7 @@ from dst_analyze.sweep.reading import read_run
 from dst_analyze.sweep.record import SweepRecord, TrialOutput
 from dst_analyze.sweep.threads import cores, default_jobs
 from dst_analyze.sweep.trial import ModelSpec, Task
-from dst_analyze.sweep.warm_up import Origin, next_wave, origin
+from dst_analyze.sweep.warm_up import Origin, missing_starts
 
 EngineName = Literal["local", "ray"]
 
@@ -96,19 +96,21 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, f
     traced = plan.task.traced
     head = Head(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), graph_of(traced))
     with open_run(plan.out, head, plan.existing, emit) as folder:
-        task = replace(plan.task, threads=folder.manifest.threads)
+        task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
         total = len(seen.course.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
         if foretell and seen.missing:
             emit(_foreseen(plan, engine.jobs, len(seen.results)))
-        warmed: dict[Origin, bytes] = {}
+        warmed: dict[Origin, bytes | None] = {}
         while seen.missing:
-            wave = map(Trial, next_wave(seen.missing, warmed, task.warms))
-            with closing(engine.run(replace(task, warmed=warmed), wave, emit)) as outputs:
+            if task.recipe.warm_up:
+                starts = map(WarmUp, missing_starts(seen.missing, warmed))
+                with closing(engine.run(task, starts, emit)) as trained:
+                    warmed |= dict(trained)
+            ready = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
+            with closing(engine.run(ready, map(Trial, seen.missing), emit)) as outputs:
                 for output in outputs:
-                    if output.warmed is not None:
-                        warmed[origin(output.result.key)] = output.warmed
                     folder.write_trial(output)
                     emit(_ended(output))
             seen = folder.look()

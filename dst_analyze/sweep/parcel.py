@@ -16,6 +16,7 @@ from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, Notice
 from dst_analyze.sweep.luggage import here
 from dst_analyze.sweep.plan import Request
+from dst_analyze.sweep.record import SweepConfig
 from dst_analyze.sweep.trial import ModelSource, Task
 from dst_analyze.sweep.warm_up import Warmed
 
@@ -68,6 +69,7 @@ class Rebuilt:
             self.task.threads,
             _layer_names(self.task),
             self.task.warmed,
+            self.task.config,
         )
 
 
@@ -81,6 +83,7 @@ class Anew:
     threads: int
     layers: tuple[str, ...]
     warmed: Warmed
+    config: SweepConfig
 
     def task(self) -> Task:
         task = replace(self.request, model=here(self.request.model)).task()
@@ -90,7 +93,7 @@ class Anew:
                 place="register_masked",
                 hint="register layer types in the model's file or in a module it imports, where workers see it too",
             )
-        return replace(task, device=self.device, threads=self.threads, warmed=self.warmed)
+        return replace(task, device=self.device, threads=self.threads, warmed=self.warmed, config=self.config)
 
 
 class Shipment:

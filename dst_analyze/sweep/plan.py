@@ -31,12 +31,12 @@ from dst_analyze.sweep.data import (
     first_batch,
     is_tensors,
 )
-from dst_analyze.sweep.defaults import DEFAULT_STEPS
+from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.folder import Existing, check_free
-from dst_analyze.sweep.forecast import forecast, warning
+from dst_analyze.sweep.forecast import Travel, forecast, warning
 from dst_analyze.sweep.guess import first_alphas
 from dst_analyze.sweep.layout import default_path
 from dst_analyze.sweep.memory import free_memory, gigabytes
@@ -50,7 +50,7 @@ from dst_analyze.sweep.record import (
     SkippedLayer,
     SweepConfig,
 )
-from dst_analyze.sweep.rehearsal import built, rehearsed
+from dst_analyze.sweep.rehearsal import built, gradient_noise, rehearsed
 from dst_analyze.sweep.sources import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
 from dst_analyze.sweep.threads import threads_per_trial
 from dst_analyze.sweep.trial import ModelSource, ModelSpec, Task, seeded
@@ -80,7 +80,17 @@ class Request:
 
     def task(self) -> Task:
         """Nothing is downloaded: the first plan has done that, if it was asked to."""
-        return _planned(self.model, self.data, self.root, False, self.args, self.options, _unchecked)[1]
+        return _planned(self.model, self.data, self.root, False, self.args, self.options, _unchecked).task
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A task, and what it was made from."""
+
+    loaded: LoadedModel
+    task: Task
+    data: DataSummary
+    travel: Travel
 
 
 def _unchecked(name: str, config: SweepConfig) -> None:
@@ -96,9 +106,13 @@ def plan_sweep(
     existing: Existing = "refuse",
     data_root: Path | str = DEFAULT_ROOT,
     download: bool = False,
+    factor: float | None = None,
     **options: Any,
 ) -> Plan:
-    """Check everything that can be checked without training: options, model, folder, data, one step on one batch."""
+    """Check everything that can be checked without training: options, model, folder, data, one step on one batch.
+
+    ``factor`` is that of the alphas, where the run has been planned before and it need not be found again.
+    """
     args = dict(model_args or {})
     paths: list[Path] = []
 
@@ -107,10 +121,10 @@ def plan_sweep(
         check_free(paths[0], config, existing)
 
     root = Path(data_root)
-    loaded, task, summary = _planned(model, data, root, download, args, options, check)
+    planned = _planned(model, data, root, download, args, options, check, factor)
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
     again = Request(model, data, root, args, options) if named else None
-    return Plan(task, _manifest(loaded, task, summary), paths[0], existing, again)
+    return Plan(planned.task, _manifest(planned), paths[0], existing, again)
 
 
 def _planned(
@@ -121,8 +135,9 @@ def _planned(
     args: Mapping[str, Any],
     options: Mapping[str, Any],
     check: Callable[[str, SweepConfig], None],
-) -> tuple[LoadedModel, Task, DataSummary]:
-    """The task; ``check`` is asked about the model's name and configuration before the slow part."""
+    factor: float | None = None,
+) -> Planned:
+    """The task and what it is of; ``check`` is asked about the model's name and configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
@@ -159,6 +174,9 @@ def _planned(
             loss=loaded.loss,
         )
         task = rehearsed(task, loaded, found.description)
+        noise = gradient_noise(task, loaded.model) if factor is None else None
+        travel = Travel(task.recipe, noise, factor or asked_scale(config))
+        task = replace(task, config=config.scaled(travel.factor))
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
         description=found.description,
@@ -168,7 +186,7 @@ def _planned(
         scored_on="test" if found.test else "train",
         sha256=digest,
     )
-    return loaded, task, summary
+    return Planned(loaded, task, summary, travel)
 
 
 def _source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -310,12 +328,13 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     return epochs * data.per_epoch
 
 
-def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
+def _manifest(planned: Planned) -> Manifest:
+    loaded, task, travel = planned.loaded, planned.task, planned.travel
     traced, config = task.traced, task.config
     initial = task.counted(loaded.model)
     search = search_of(config)
-    first = config.given_alphas or first_alphas(task.recipe, search.targets, initial) if search else ()
-    expected = forecast(task.recipe, first or config.given_alphas, initial)
+    first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
+    expected = forecast(travel, first or config.given_alphas, initial)
     return Manifest(
         versions={
             "dst-analyze": __version__,
@@ -337,17 +356,19 @@ def _manifest(loaded: LoadedModel, task: Task, data: DataSummary) -> Manifest:
             uncounted=traced.uncounted,
             notes=traced.notes,
         ),
-        data=data,
+        data=planned.data,
         steps=task.steps,
         warm_up=task.recipe.warm_up,
+        reference="trained alike",
         threads=task.threads,
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
         unit=task.recipe.unit,
+        gradient_noise=travel.noise,
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,
-        warning=" ".join(filter(None, (warning(task.recipe, () if search else expected, initial), _lonely(config)))),
+        warning=" ".join(filter(None, (warning(travel, () if search else expected, initial), _lonely(config)))),
     )
 
 

@@ -100,8 +100,13 @@ _DECAYS = ("weight_decay", "lambd")
 
 _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SGD: "sgd",
-    **dict.fromkeys((torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax), "adam"),
+    **dict.fromkeys(
+        (torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.RMSprop), "adam"
+    ),
 }
+
+NORMALISED = ("adam", "adamw")
+"""Families whose steps are divided by the size of the gradients."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +211,7 @@ class Recipe:
         what = "the optimizer of the model file" if self.hook else NAMES[self.family]
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
-        warm = f"; weights are trained for {self.warm_up:,} steps before they are masked" if self.warm_up else ""
+        warm = f"; every trial starts from weights trained for {self.warm_up:,} steps" if self.warm_up else ""
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 

@@ -30,6 +30,9 @@ UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
 
 
+WORKING = 0.9
+"""Share of the dense model's accuracy that a trial must have to say what a model needs."""
+
 MOST_TRIALS = 10_000
 """More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
 
@@ -65,6 +68,10 @@ Unit = Literal["layer", "one"]
 """What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
 
 
+RESOLVED = ("alpha_factor", "effective_alphas")
+"""Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
+
+
 class SweepConfig(Json):
     """Everything that decides a sweep's numbers; a run folder is named by its hash."""
 
@@ -75,6 +82,9 @@ class SweepConfig(Json):
     weights_sha256: str | None = None
     data: str = ""
     alphas: tuple[float, ...] | Literal["auto"] = "auto"
+    alpha_scale: float | None = Field(default=None, gt=0)
+    alpha_factor: float | None = Field(default=None, gt=0)  # what the scale came to, once it is planned
+    effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
     target_remaining: tuple[float, ...] = ()
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
     epochs: int | None = Field(default=None, ge=1)
@@ -107,8 +117,23 @@ class SweepConfig(Json):
     @property
     def options(self) -> dict[str, Any]:
         """All but the model and the data, which are arguments of their own and known by their hash here."""
-        apart = ("model", "model_args", "model_sha256", "weights_sha256", "data")
+        apart = ("model", "model_args", "model_sha256", "weights_sha256", "data", *RESOLVED)
         return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
+
+    @property
+    def factor(self) -> float:
+        """What an alpha is multiplied by where it is trained with; 1 in run folders from before there was a scale."""
+        return 1.0 if self.alpha_factor is None else self.alpha_factor
+
+    @property
+    def as_asked(self) -> SweepConfig:
+        """The configuration without what planning has added to it."""
+        return self.model_copy(update={name: type(self).model_fields[name].default for name in RESOLVED})
+
+    def scaled(self, factor: float) -> SweepConfig:
+        """The configuration with the factor of its alphas, once that is known."""
+        effective = tuple(float(f"{alpha * factor:.6g}") for alpha in self.given_alphas)
+        return self.model_copy(update={"alpha_factor": factor, "effective_alphas": effective})
 
     @property
     def given_alphas(self) -> tuple[float, ...]:
@@ -170,7 +195,7 @@ class SweepConfig(Json):
 
     @property
     def digest(self) -> str:
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        text = json.dumps(self.model_dump(mode="json", exclude=set(RESOLVED)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -207,6 +232,7 @@ class TrialResult(Json):
     stable: bool = False  # it ended before its budget, as the layers' order no longer changed
     loss: float | None = None
     score: float | None = None
+    error: float | None = None  # standard error of the score, as far as the number of test samples decides it
     remaining: float | None = None
     lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
     resets: dict[str, int] = {}
@@ -284,7 +310,7 @@ class DataSummary(Json):
 
 
 class Forecast(Json):
-    """How far thresholds can travel at one alpha, and the share of the initial weights that lies within reach."""
+    """How far thresholds can travel at an alpha as it was given, and the share of the initial weights within reach."""
 
     alpha: float
     travel: float
@@ -301,10 +327,12 @@ class Manifest(Json):
     model: ModelSummary
     data: DataSummary
     steps: int
-    warm_up: int = 0  # before these, for the weights of masked trials
+    warm_up: int = 0  # steps before these, dense, from which all trials of a seed start
+    reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
     clock: float = 1.0
     unit: Unit = "one"  # of thresholds
+    gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
     device: str = "cpu"
     first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one
     forecast: tuple[Forecast, ...] = ()
@@ -314,17 +342,13 @@ class Manifest(Json):
 
 @dataclass(frozen=True)
 class TrialOutput:
-    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed.
-
-    ``warmed`` are weights that it has trained for its own use, and that other trials can start from.
-    """
+    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed."""
 
     result: TrialResult
     readings: pd.DataFrame
     steps: pd.DataFrame
     masks: bytes | None
     seconds: float
-    warmed: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -358,6 +382,13 @@ class SweepRecord:
     def at(self, alpha: float) -> list[TrialResult]:
         """The trials of one alpha that ended well, controls apart."""
         return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
+
+    def does_the_task(self, trial: TrialResult) -> bool:
+        """Whether a trial scores nearly as well as the dense model; where the score is a loss, it is not known."""
+        reached, dense = trial.score, self.dense.score
+        if self.manifest.data.score == "loss" or reached is None or dense is None:
+            return True
+        return reached >= WORKING * dense
 
     @property
     def probed(self) -> tuple[float, ...]:

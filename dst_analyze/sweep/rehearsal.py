@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dst_analyze.errors import DataError, DstError, ModelError, at
 from dst_analyze.masking.masked import MaskedModel, refuse_masked
-from dst_analyze.model.copying import refuse_lazy
+from dst_analyze.model.copying import copied, refuse_lazy
 from dst_analyze.model.failures import is_out_of_memory, running
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.sweep.data import Batches, TensorBatches, first_batch
 from dst_analyze.sweep.memory import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.objective import IGNORED, class_scores, is_classification, main_output, split_batch
-from dst_analyze.sweep.train import evaluate
-from dst_analyze.sweep.trial import ModelSource, Task
+from dst_analyze.sweep.recipe import NORMALISED
+from dst_analyze.sweep.train import DivergedError, evaluate, train
+from dst_analyze.sweep.trial import ModelSource, Task, seeded
 from dst_analyze.text import short
 
 # --- the model ------------------------------------------------------------------------------------------------------
@@ -55,6 +59,9 @@ def _models_that_fit(source: ModelSource) -> str:
     return f"{fits}; the model has {short(sum(parameter.numel() for parameter in model.parameters()))}"
 
 
+_SETTLING = 60  # steps of training after which gradients are of the size they have later on
+_NOISE_BATCHES = 8
+_LEAST_NOISE = 1e-8  # Adam's epsilon, beside which smaller gradients do not count
 _ONE_SAMPLE = "more than 1 value per channel"  # how torch's batch norm says it
 
 # --- the data -------------------------------------------------------------------------------------------------------
@@ -154,6 +161,41 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
     torch.autograd.backward(loss)
     optimizer.step()
     return outputs
+
+
+def gradient_noise(task: Task, model: nn.Module) -> float | None:
+    """Size of the loss's own gradient on thresholds, after a few steps of training; None if steps do not depend on it.
+
+    Optimizers of Adam's kind divide each step by the size of its gradients: how far a pull carries a threshold
+    depends on how much the data pull it about. The RMS of each layer, averaged over layers by their weights.
+    """
+    if task.recipe.family not in NORMALISED:
+        return None
+    seed = task.config.seeds[0]
+    with seeded(seed):
+        settled, objective = copied(model).to(task.device.name), task.objective(model)
+        with suppress(DivergedError):  # a matter for the trials
+            train(
+                settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,
+                steps=min(_SETTLING, task.steps), alpha=0.0, on_step=lambda step, loss: False,
+            )  # fmt: skip
+        masked = task.mask(settled).to(task.device.name).train()
+        squares = torch.zeros_like(masked.thresholds, dtype=torch.float64)
+        batches = islice(task.train_data.stream(seed), _NOISE_BATCHES)
+        for number, batch in enumerate(task.device.batches(batches), 1):
+            masked.zero_grad()
+            with task.device.precision():
+                loss = objective.loss(objective.inputs(batch).call(masked), batch)
+            torch.autograd.backward(loss)
+            if masked.thresholds.grad is not None:
+                squares += (masked.thresholds.grad.double().square() - squares) / number
+    sizes = [weight.numel() for weight in masked.layer_weights().values()]
+    sums = [
+        size * float(squares[layer.start : layer.stop].mean().sqrt())
+        for layer, size in zip(masked.layers, sizes, strict=True)
+    ]
+    noise = sum(sums) / sum(sizes)
+    return float(f"{max(noise, _LEAST_NOISE):.3g}") if math.isfinite(noise) else _LEAST_NOISE
 
 
 def _expected(inputs: Inputs, example: Inputs) -> str:

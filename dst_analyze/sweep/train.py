@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -61,20 +61,41 @@ def train(
     return steps
 
 
+class Scores(NamedTuple):
+    """A model on test data: its mean loss, its score, and the standard error of that (None: not known)."""
+
+    loss: float
+    score: float
+    error: float | None
+
+
 @torch.no_grad()
-def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> tuple[float, float]:
-    """Mean loss and score over all samples, in eval mode; the model is left in the mode it was in."""
+def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> Scores:
+    """Score a model on all samples, in eval mode; the model is left in the mode it was in."""
     training = model.training
     model.eval()
-    losses = right = samples = labels = 0.0
+    losses, sizes, right, labels = list[float](), list[int](), 0.0, 0.0
     for batch in device.batches(batches):
         inputs = objective.inputs(batch)
         with device.precision():
             outputs = inputs.call(model)
-            losses += objective.loss(outputs, batch).item() * inputs.batch_size
-        samples += inputs.batch_size
+            losses.append(objective.loss(outputs, batch).item())
+        sizes.append(inputs.batch_size)
         hits = objective.hits(outputs, batch)
         right, labels = right + hits[0], labels + hits[1]
     model.train(training)
-    loss = losses / samples
-    return loss, right / labels if objective.accuracy else loss
+    loss = sum(each * size for each, size in zip(losses, sizes, strict=True)) / sum(sizes)
+    if objective.accuracy:
+        share = right / labels
+        return Scores(loss, share, math.sqrt(share * (1 - share) / labels))
+    return Scores(loss, loss, _standard_error(losses, sizes))
+
+
+def _standard_error(means: Sequence[float], sizes: Sequence[int]) -> float | None:
+    """Standard error of the mean over all samples, from the means of batches; one batch tells nothing."""
+    if len(means) < 2 or not all(map(math.isfinite, means)):
+        return None
+    whole = sum(sizes)
+    mean = sum(each * size for each, size in zip(means, sizes, strict=True)) / whole
+    spread = sum((size / whole * (each - mean)) ** 2 for each, size in zip(means, sizes, strict=True))
+    return math.sqrt(spread * len(means) / (len(means) - 1))

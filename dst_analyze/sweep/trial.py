@@ -33,7 +33,7 @@ from dst_analyze.sweep.readings import PULSE, Readings
 from dst_analyze.sweep.recipe import Recipe
 from dst_analyze.sweep.record import SweepConfig, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.train import DivergedError, OnStep, evaluate, train
-from dst_analyze.sweep.warm_up import Warmed, origin, packed, restored
+from dst_analyze.sweep.warm_up import Origin, Warmed, origin, packed, restored
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
 SCORED_BATCHES = 2  # of the test data, while training goes on
@@ -86,14 +86,9 @@ class Task:
     loss: LossHook | None = None
     warmed: Warmed = field(default_factory=dict)
 
-    @property
-    def dense_warms(self) -> bool:
-        """Whether the dense trial ends with the very weights that masked ones of its seed start from."""
-        return self.recipe.warm_up == self.steps
-
-    def warms(self, key: TrialKey) -> bool:
-        """Whether a trial leaves, or needs, weights that others of its seed start from too."""
-        return self.dense_warms if key.alpha is None else self.recipe.warm_up > 0
+    def effective_alpha(self, key: TrialKey) -> float:
+        """What the regulariser of a trial is multiplied by: zero in the dense one."""
+        return (key.alpha or 0.0) * self.config.factor
 
     def objective(self, model: nn.Module) -> Objective:
         return Objective(model, self.loss, self.accuracy)
@@ -126,13 +121,14 @@ class Task:
 
 
 def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
-    """One training from a fresh model: how it ended, what was read meanwhile, the final masks.
+    """Train one model of a sweep: how it ended, what was read meanwhile, the final masks.
 
-    The weights of a masked trial are trained before, if the recipe says so and nobody has done it yet.
+    All trials of a seed start from the same weights, which a warm-up has trained; the dense one, too, so that it is
+    trained exactly as the masked ones are, but without pruning.
     """
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
-    step, loss, score, warmed = task.steps, None, None, None
+    step, scores = task.steps, None
     with seeded(key.seed):
         built = task.source.build()
         objective = task.objective(built)
@@ -144,7 +140,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
                 key,
                 model,
                 task.steps,
-                lambda: evaluate(model, few, objective, task.device)[1],
+                lambda: evaluate(model, few, objective, task.device).score,
                 emit,
                 initial=initial,
                 until_stable=task.config.until_stable,
@@ -154,18 +150,19 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         model: nn.Module | MaskedModel = copied(built).to(task.device.name)
         readings = read(model)
         try:
+            if task.recipe.warm_up:
+                if not restored(model, task.warmed.get(origin(key))):
+                    _warm_up(task, model, key, objective, _alive(key, task.steps, emit))
+                seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
             if key.alpha is not None:
-                warmed = _warm_up(task, model, key, objective, emit)
                 model = task.mask(model).to(task.device.name)
                 readings = read(model)
             step = _train(task, model, key, objective, task.steps, readings.on_step)
-            if key.alpha is None and task.dense_warms:
-                warmed = packed(model)
-            loss, score = evaluate(model, task.test_data.once(), objective, task.device)
-            if not math.isfinite(loss):
+            scores = evaluate(model, task.test_data.once(), objective, task.device)
+            if not math.isfinite(scores.loss):
                 raise DivergedError(task.steps)
         except DivergedError as diverged:
-            status, step, loss, score, warmed = "diverged", diverged.step, None, None, None
+            status, step, scores = "diverged", diverged.step, None
     result = TrialResult(
         alpha=key.alpha,
         seed=key.seed,
@@ -173,8 +170,9 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         status=status,
         steps=step,
         stable=status == "done" and step < task.steps,
-        loss=loss,
-        score=score,
+        loss=scores and scores.loss,
+        score=scores and scores.score,
+        error=scores and scores.error,
         remaining=readings.remaining(),
         lowest=readings.lowest(),
         resets=readings.resets(),
@@ -184,19 +182,24 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     if isinstance(model, MaskedModel) and status == "done":
         masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
     seconds = time.perf_counter() - started
-    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds, warmed)
+    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
-def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, emit: Emit) -> bytes | None:
-    """Bring a model's weights to where they are masked; returns them if it was done here, for others to start from."""
-    steps, trained = task.recipe.warm_up, None
-    if not steps:
-        return None
-    if not restored(model, task.warmed.get(origin(key))):
-        _train(task, model, key, objective, steps, _alive(key, task.steps, emit))
-        trained = packed(model)
-    seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
-    return trained
+def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
+    """Train the weights that all trials of a seed start from; None if they diverge, or cannot be handed on."""
+    key = TrialKey(None, *start)
+    with seeded(key.seed):
+        built = task.source.build()
+        model = copied(built).to(task.device.name)
+        try:
+            _warm_up(task, model, key, task.objective(built), on_step)
+        except DivergedError:
+            return None
+        return packed(model)
+
+
+def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
+    _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
 
 
 def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
@@ -228,7 +231,8 @@ def _train(
     """Train in place by the task's recipe, its whole schedule in so many steps; returns how many were taken."""
     return train(
         model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
-        *task.recipe.start(model, steps), task.device, steps=steps, alpha=key.alpha or 0.0, on_step=on_step,
+        *task.recipe.start(model, steps), task.device, steps=steps, alpha=task.effective_alpha(key),
+        on_step=on_step,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Weights trained before they are masked: the same for all trials of a seed, so trained once, and handed on.
+"""The weights that all trials of a seed start from: trained once, before anything is masked, and handed on.
 
 Thresholds that move while weights are still those of the initialisation say more of that than of the task; what it
 brings to start from trained ones is in docs/evidence.md. A trial that is handed none trains its own, to the same bits:
@@ -7,7 +7,7 @@ whatever happens to a sweep, such as that it is killed and goes on later, its re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import safetensors
 import torch
@@ -51,13 +51,6 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
-def next_wave(missing: Iterable[TrialKey], warmed: Warmed, warms: Callable[[TrialKey], bool]) -> list[TrialKey]:
-    """The trials to run next: for each origin the one whose weights others wait for, and those that wait for none."""
-    wave, led = list[TrialKey](), set[Origin]()
-    for key in missing:
-        if warms(key) and origin(key) not in warmed:
-            if origin(key) in led:
-                continue
-            led.add(origin(key))
-        wave.append(key)
-    return wave
+def missing_starts(keys: Iterable[TrialKey], warmed: Container[Origin]) -> list[Origin]:
+    """The starting weights that trials need and nobody has trained yet, in the order of the trials."""
+    return [start for start in dict.fromkeys(map(origin, keys)) if start not in warmed]

@@ -1,0 +1,69 @@
+"""Pairs of layers that differ clearly: how many another order has the same way round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import nan
+
+import numpy as np
+
+CLEAR = 0.3
+"""Two layers differ clearly if one keeps less than three quarters of what the other keeps: exp(-0.3) is 0.74."""
+
+INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What orders that need no training say of the pairs that differ clearly; NaN for an order that is not known.
+
+    ``initial``, ``size`` and ``depth`` are the shares that the initial weights, "larger is more redundant" and "later
+    is more redundant" order as the sweep does (a tie counts half); ``beyond`` is the share that none of them does.
+    """
+
+    pairs: int
+    initial: float = nan
+    size: float = nan
+    depth: float = nan
+    beyond: float = nan
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The shares by name, of those that are known."""
+        named = {INITIAL: self.initial, SIZE: self.size, DEPTH: self.depth}
+        return {name: share for name, share in named.items() if share == share}
+
+
+def clear_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of every two layers that differ clearly, the more redundant one first."""
+    first, second = np.triu_indices(len(values), 1)
+    difference = values[first] - values[second]
+    far = np.abs(difference) > CLEAR
+    more = np.where(difference > 0, first, second)[far]
+    less = np.where(difference > 0, second, first)[far]
+    return more, less
+
+
+def alike(values: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return for each clear pair of ``values`` whether another order has it the same way: 1, 0, or 1/2 for a tie."""
+    more, less = clear_pairs(values)
+    same: np.ndarray = (np.sign(np.round(other[more] - other[less], 9)) + 1) / 2
+    return same
+
+
+def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | None) -> Guesses:
+    """Return how far orders that need no training agree with a redundancy; ``values`` are in network order."""
+    orders: Mapping[str, np.ndarray | None] = {
+        "initial": initial,
+        "size": sizes,
+        "depth": np.arange(len(values), dtype=float),
+    }
+    known = {name: alike(values, order) for name, order in orders.items() if order is not None}
+    pairs = len(known["depth"])
+    if not pairs:
+        return Guesses(0)
+    right = np.max(list(known.values()), axis=0) == 1
+    return Guesses(
+        pairs, **{name: float(found.mean()) for name, found in known.items()}, beyond=1 - float(right.mean())
+    )

@@ -1,0 +1,191 @@
+"""Spare weights: the share of each layer that goes at no measurable loss of score, and what more costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from dst_analyze.ranking.measured import Measured
+from dst_analyze.sweep.record import SweepRecord, TrialResult, alpha_label
+
+POINTS = 0.005
+"""Noise of an accuracy whose standard error is not known: half a point."""
+SHARE = 0.01
+"""Noise of a loss whose standard error is not known: this share of it."""
+FAILED = 2.0
+"""How many times the noise an alpha may lose before stronger ones no longer count, however well they score."""
+_MOST = 2  # stronger alphas that a sentence mentions
+_MORE = 0.01  # share of a layer that is worth mentioning
+
+Score = Literal["accuracy", "loss"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one alpha costs: how much worse the score is than the reference, and how much of that may be noise.
+
+    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha is within
+    noise of the reference and no weaker one failed.
+    """
+
+    alpha: float
+    loss: float
+    noise: float
+    free: bool
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each alpha costs, weakest first; ``score`` is what the loss is a loss of."""
+
+    score: Score
+    alphas: tuple[Cost, ...]
+
+    @property
+    def strongest_free(self) -> float:
+        """The strongest alpha at no measurable loss; NaN if there is none."""
+        return max((cost.alpha for cost in self.alphas if cost.free), default=math.nan)
+
+
+def costs_of(record: SweepRecord) -> Costs | None:
+    """Return what each alpha of a sweep costs; None where no score was measured that it could be compared with."""
+    kind = record.manifest.data.score
+    sign = -1.0 if kind == "accuracy" else 1.0
+    trials = {alpha: _scored(record.at(alpha)) for alpha in sorted(record.alphas)}
+    reference = _reference(record, trials, sign)
+    if not reference or not any(trials.values()):
+        return None
+    base, base_error = _mean_score(reference), _error(reference)
+    costs, failed = [], False
+    for alpha, scored in trials.items():
+        loss = sign * (_mean_score(scored) - base) if scored else math.nan
+        noise = _noise(kind, base, base_error, scored) if scored else math.nan
+        costs.append(Cost(alpha, loss, noise, free=not failed and loss <= noise * (1 + 1e-9)))
+        failed = failed or not loss <= FAILED * noise * (1 + 1e-9)  # diverged trials have failed too
+    return Costs(kind, tuple(costs))
+
+
+def _reference(record: SweepRecord, trials: dict[float, list[TrialResult]], sign: float) -> list[TrialResult]:
+    """Return the dense trials; where they trained for the warm-up only, the weakest alpha's if these did better."""
+    dense = _scored([t for t in record.trials if t.alpha is None and t.status == "done" and not t.control])
+    manifest = record.manifest
+    if manifest.reference == "trained alike" or not manifest.warm_up:
+        return dense
+    weakest = next(iter(trials.values()), [])
+    known = [one for one in (dense, weakest) if one]
+    return min(known, key=lambda one: sign * _mean_score(one), default=[])
+
+
+def _scored(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    return [trial for trial in trials if trial.score is not None]
+
+
+def _scores(trials: Sequence[TrialResult]) -> list[float]:
+    return [trial.score for trial in trials if trial.score is not None]
+
+
+def _mean_score(trials: Sequence[TrialResult]) -> float:
+    return float(np.mean(_scores(trials)))
+
+
+def _error(trials: Sequence[TrialResult]) -> float | None:
+    """Return the standard error of a score: trials of one alpha share their test data, so it does not shrink."""
+    errors = [trial.error for trial in trials if trial.error is not None]
+    return float(np.mean(errors)) if len(errors) == len(trials) else None
+
+
+def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[TrialResult]) -> float:
+    error = _error(scored)
+    if base_error is None or error is None:
+        known = (POINTS if kind == "accuracy" else SHARE * abs(base)) ** 2
+    else:
+        known = base_error**2 + error**2
+    between = float(np.var(_scores(scored), ddof=1)) if len(scored) > 1 else 0.0
+    return math.sqrt(known + between)
+
+
+# --- layer by layer -------------------------------------------------------------------------------------------------
+
+
+def gone_at(made: Measured, alphas: Sequence[float]) -> np.ndarray:
+    """Return the share of each layer that was gone at each alpha, mean over seeds; a layer that was reset kept 1 %.
+
+    Rows are alphas, columns layers; NaN where no trial of an alpha ended well.
+    """
+    main = ~made.trials["control"].to_numpy(bool)
+    at = made.trials["alpha"].to_numpy(float)
+    gone = np.full((len(alphas), len(made.layers)), math.nan)
+    for row, alpha in enumerate(alphas):
+        part = 1 - made.ratios[main & (at == alpha)]
+        part = part[~np.isnan(part).all(axis=1)]
+        if len(part):
+            gone[row] = part.mean(axis=0)
+    return gone
+
+
+def spare_of(made: Measured, costs: Costs | None) -> pd.DataFrame:
+    """Return for each layer its spare share (0 to 1, NaN if unknown), the alpha it went at, and both in words."""
+    count = len(made.layers)
+    unknown = pd.DataFrame({"spare": math.nan, "spare_alpha": math.nan, "spare_words": [""] * count})
+    if costs is None:
+        return unknown
+    gone = gone_at(made, [cost.alpha for cost in costs.alphas])
+    free = [row for row, cost in enumerate(costs.alphas) if cost.free]
+    spare = gone[free[-1]] if free else np.where(np.isnan(gone).all(axis=0), math.nan, 0.0)
+    words = [_words(costs, gone[:, at], spare[at]) for at in range(count)]
+    return unknown.assign(spare=spare, spare_alpha=costs.strongest_free, spare_words=words)
+
+
+def spare_note(costs: Costs | None) -> Iterator[str]:
+    """Yield a sentence that says which alpha "spare" goes by; nothing where no score is known."""
+    if costs is None:
+        return
+    if math.isnan(costs.strongest_free):
+        yield f"Spare: no alpha kept the {costs.score} of the dense model; a weaker one may."
+    else:
+        at = alpha_label(costs.strongest_free)
+        yield f"Spare: what was gone at alpha {at}, the strongest at no measurable loss of {costs.score}."
+
+
+def _words(costs: Costs, gone: np.ndarray, spare: float) -> str:
+    if math.isnan(spare):
+        return ""
+    more = list(_more(costs, gone, spare))[:_MOST]
+    if any(cost.free for cost in costs.alphas):
+        return ", ".join([f"{_share(spare)} of its weights go at no loss", *more])
+    if not more:
+        return "no alpha that was tried kept the score"
+    return f"no alpha that was tried kept the score: {', '.join(more)}"
+
+
+def _more(costs: Costs, gone: np.ndarray, spare: float) -> Iterator[str]:
+    """Yield what more goes at stronger alphas; a loss that a weaker alpha had is not less at a stronger one."""
+    most, worst = spare, 0.0
+    for cost, share in zip(costs.alphas, gone, strict=True):
+        if cost.alpha <= costs.strongest_free or math.isnan(cost.loss) or math.isnan(share):
+            continue
+        worst = max(worst, cost.loss)
+        if share > most + _MORE and worst > 0:
+            most = share
+            yield f"{_share(share)} at {loss_words(worst, costs.score)}"
+
+
+def loss_words(loss: float, kind: str) -> str:
+    """Return how much worse a score is, for a sentence: "half a point", "a loss higher by 0.02"."""
+    if kind == "loss":
+        return f"a loss higher by {loss:.2g}"
+    points = 100 * loss
+    if abs(points - 0.5) < 0.05:
+        return "half a point"
+    if abs(points - 1) < 0.05:
+        return "one point"
+    return f"{points:.1f} points" if points < 9.95 else f"{points:.0f} points"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.0f} %"
