@@ -14,11 +14,13 @@ from dst_analyze.errors import DstError
 from dst_analyze.ranking.lengths import long_run_share
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
+from dst_analyze.report.commands import command_again
 from dst_analyze.slimming.suggestion import Suggestion
 from dst_analyze.slimming.values import DENSE, SLIM, Verification
 from dst_analyze.sweep.fast import SUFFIX
 from dst_analyze.sweep.notes import Title, notes_of
-from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.sweep.search import rounded
 from dst_analyze.terminal import (
     note_text,
     show,
@@ -34,6 +36,7 @@ from dst_analyze.usage import PROGRAM
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 3  # layers in the summary
 _NAME = 40
+_STRONGER = 30  # times an alpha that pruned nothing
 
 
 def show_outcome(
@@ -94,34 +97,39 @@ class _Wrong:
 def _wrong(record: SweepRecord) -> _Wrong | None:
     """Return the worst that went wrong; None if nothing did."""
     titles = {note.title for note in notes_of(record)}
-    command = f"{PROGRAM} {elide(record.config.model, 80)}"
-    longer = f"--steps {4 * record.manifest.steps}"
+    longer = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
     given = record.config.given_alphas
     if record.folder.name.endswith(SUFFIX):
-        return _Wrong("a few steps, to see that everything works: nothing here is a result", command)
+        return _Wrong(
+            "a few steps, to see that everything works: nothing here is a result",
+            f"{PROGRAM} {record.config.model}, the real run",
+        )
     if not record.complete:
         lost = [trial for trial in record.trials if trial.status != "done"]
         return _Wrong(
             f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
-            f"{command} --retry-failed, with the options of this run",
+            command_again(record, "--retry-failed"),
         )
     if Title.NOTHING_PRUNED in titles:
+        stronger = tuple(rounded(_STRONGER * alpha) for alpha in given) or "auto"
         return _Wrong(
             "nothing was pruned: the alphas are too weak for this model, so no layer can be told from another",
-            f"{command} --alphas {','.join(alpha_label(30 * alpha) for alpha in given)}" if given else command,
+            command_again(record, alphas=stronger),
         )
     if Title.BROKEN in titles:
-        weaker = ",".join(alpha_label(alpha / 30) for alpha in given)
+        weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
         return _Wrong(
             "no masked trial does the task any more: the alphas are too strong for this model",
-            f"{command} --alphas {weaker}" if given else f"{command} {longer}",
+            command_again(record, **weaker),
         )
     if Title.HARDLY_LEARNED in titles:
-        return _Wrong("the dense model has hardly learned anything, so the masks say little", f"{command} {longer}")
+        return _Wrong(
+            "the dense model has hardly learned anything, so the masks say little", command_again(record, **longer)
+        )
     if record.manifest.data.stand_in:
         return _Wrong(
             "trained on stand-in data (handwritten digits): the answer is about these, not about yours",
-            f"define train_data() in the model file, or add --data NAME: {command} --data ...",
+            f"{command_again(record)} --data NAME, or define train_data() in the model file",
         )
     return None
 
@@ -162,10 +170,10 @@ def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
     for number, row in enumerate(found.head(_NAMED).itertuples()):
         more = f"; and {len(found) - _NAMED} more" if number == _NAMED - 1 and len(found) > _NAMED else ""
         said = row.spare_words or row.reason
-        yield "" if number else "redundant", f"{elide(str(row.layer), _NAME)}: {said}{more}"
+        yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
         yield "redundant", f"no layer much more than the others; most spare: {_most_spare(ranking)}"
-    needed = [elide(name, _NAME) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+    needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
     if needed:
         more = f" and {len(needed) - _NAMED} more" if len(needed) > _NAMED else ""
         yield "needed", ", ".join(needed[:_NAMED]) + more
@@ -173,7 +181,12 @@ def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
 
 def _most_spare(ranking: Ranking) -> str:
     first = ranking.ordered().iloc[0]
-    return f"{elide(str(first['layer']), _NAME)}, {first['spare_words'] or first['reason']}"
+    return f"{_named(str(first['layer']))}, {first['spare_words'] or first['reason']}"
+
+
+def _named(layer: str) -> str:
+    """Return a layer's name as a reader can tell it from a number."""
+    return f"layer {layer}" if layer.isdigit() else elide(layer, _NAME)
 
 
 def how_sure(record: SweepRecord, ranking: Ranking) -> str:

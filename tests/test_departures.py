@@ -125,7 +125,7 @@ def test_layers_of_both_ends_that_share_one_width_are_named():
     _, rows = explained(Residual(hidden=8), example, ratios, labels=labels, limits=fine)
     assert rows["stem"].why == (
         "stem (rank 5 of 6, needed) keeps less than its rank suggests: "
-        "100 % of the parameters hang on it, so narrowing it saves most"
+        "narrowing it saves more than narrowing others (100 % of the parameters)"
     )
 
 
@@ -149,10 +149,10 @@ def test_price_reader_and_frozen_channels_are_named():
     _, rows = explained(net, torch.zeros(2, 1, 8, 8), {"0": 0.5, "3": 0.5, "5": 0.2, "7": 1.0})
     assert (rows["3"].new_width, rows["5"].new_width) == (128, 64)
     assert rows["5"].why == (
-        "keeps more than its rank suggests: 6.1 % of the parameters hang on it, so narrowing it saves little"
+        "keeps more than its rank suggests: narrowing it saves less than narrowing others (6.1 % of the parameters)"
     )
     assert rows["3"].why == (
-        "keeps less than its rank suggests: 100 % of the parameters hang on it, so narrowing it saves most"
+        "keeps less than its rank suggests: narrowing it saves more than narrowing others (100 % of the parameters)"
     )
     plan, _ = explained(chain(), torch.zeros(2, 64), {"0": 0.5, "2": 0.5, "4": 0.1}, labels={"4": REDUNDANT})
     (stays,) = [frozen for frozen in plan.frozen if frozen.why]

@@ -364,7 +364,10 @@ def test_what_needs_no_training_is_told_by_pairs(sizes, share):
     assert found.beyond == 0
     assert found.size == pytest.approx(share, abs=0.11)
     assert math.isnan(found.initial)
-    assert any("100% by depth would be ordered the same way without training; 0% only by the sweep." in note for note in ranking.notes)
+    assert any(
+        "100% by depth would be ordered the same way without training; 0% only by the sweep." in note
+        for note in ranking.notes
+    )
     assert not any("by the initial weights" in note for note in ranking.notes)
     turned = rank_layers(frame_of(dict(reversed(PATTERN.items()))))
     assert turned.statistics.guesses.depth == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dst_analyze.baselines.agreement import Ways
 from dst_analyze.slimming.values import SlimPlan, Verification
 from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale, asked_unit, asked_warm_up, unit_of, warm_up_of
-from dst_analyze.sweep.record import SweepConfig, SweepRecord
+from dst_analyze.sweep.record import SweepConfig, SweepRecord, alpha_label
 
 
 def commands(
@@ -20,7 +22,7 @@ def commands(
     if not config.can_be_made_again:
         return []
     beside = ["--baselines", ",".join(ways.measured)] if ways else []
-    lines = [shlex.join(["dst-analyze", config.model, *_options(record), *beside])]
+    lines = [command_again(record, *beside)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
         careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []
@@ -28,6 +30,12 @@ def commands(
     if proof is not None:
         lines.append(shlex.join(["dst-analyze", "verify", run, "--seeds", str(len(proof.seeds))]))
     return [*lines, shlex.join(["dst-analyze", "report", run])]
+
+
+def command_again(record: SweepRecord, *beside: str, **changes: Any) -> str:
+    """Return the command that makes a run again, with some of its configuration changed."""
+    changed = replace(record, config=record.config.model_copy(update=changes))
+    return shlex.join(["dst-analyze", changed.config.model, *_options(changed), *beside])
 
 
 def _options(record: SweepRecord) -> Iterator[str]:
@@ -47,7 +55,7 @@ def _options(record: SweepRecord) -> Iterator[str]:
         elif name in ("include", "exclude"):
             yield from (part for pattern in value for part in (option, pattern))
         elif isinstance(value, tuple):
-            yield from (option, ",".join(map(str, value)))
+            yield from (option, ",".join(map(alpha_label if name == "alphas" else str, value)))
         else:
             yield from (option, str(value))
     # A run of another day may have been made by other defaults.

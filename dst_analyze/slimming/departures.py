@@ -133,8 +133,8 @@ class Explainer:
         if name == "uses":
             return f"{len(readers)} layers read it" if side > 0 else "few layers use it"
         if name == "price":
-            saves = "saves little" if side > 0 else "saves most"
-            return f"{_percent(hanging)} of the {_WORDS[what]} hang on it, so narrowing it {saves}"
+            saves = "less" if side > 0 else "more"
+            return f"narrowing it saves {saves} than narrowing others ({_percent(hanging)} of the {_WORDS[what]})"
         if name == "reads":
             dense = "dense" if side > 0 else "sparse"
             return f"what reads it is {dense} ({_names(readers)}: {_percent(found.ends['reads'][0])} left)"

@@ -40,10 +40,9 @@ from dst_analyze.slimming.values import FrozenGroup, GroupPlan, Limits, SlimPlan
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.layout import MASKS, trial_folder
 from dst_analyze.sweep.masks import read_masks
-from dst_analyze.sweep.record import SweepRecord, TrialResult
+from dst_analyze.sweep.record import WORKING, SweepRecord, TrialResult
 
 DEFAULT_TARGET = {"params": 0.5}
-_WORKING = 0.9  # of the dense model's accuracy, that a trial must have to say what a model needs
 _LATENCY_TRIES = 7
 _REHEARSAL = "no slimmer architecture is advised: this was a rehearsal, which built and wrote a model without evidence"
 
@@ -98,7 +97,7 @@ def suggest_widths(
 
     notes = [*([_REHEARSAL] if rehearsal else []), *plan.notes]
     if ranked.used and not rehearsal and not _working(record, ranked):
-        notes.append(f"every trial scores below {_WORKING:.0%} of the dense model, so none shows what the task needs")
+        notes.append(f"every trial scores below {WORKING:.0%} of the dense model, so none shows what the task needs")
     found = {
         "depth": empty_branches(traced, list(late_ratios(record, "remaining").values())),
         "ladder": ladder_of(traced, coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params"),
@@ -141,15 +140,7 @@ def _usable(record: SweepRecord, ranked: Ranked) -> list[TrialResult]:
 
 def _working(record: SweepRecord, ranked: Ranked) -> list[TrialResult]:
     """Return the usable trials that do the task."""
-    return [trial for trial in _usable(record, ranked) if _does_the_task(record, trial)]
-
-
-def _does_the_task(record: SweepRecord, trial: TrialResult) -> bool:
-    """Whether it scores nearly as well as the dense model; where the score is a loss, nobody can say."""
-    reached, dense = trial.score, record.dense.score
-    if record.manifest.data.score == "loss" or reached is None or dense is None:
-        return True
-    return reached >= _WORKING * dense
+    return [trial for trial in _usable(record, ranked) if record.does_the_task(trial)]
 
 
 def null_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
