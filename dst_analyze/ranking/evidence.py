@@ -11,6 +11,7 @@ from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
 from dst_analyze.ranking.statistics import (
     FLOOR,
+    LEVEL,
     UNKNOWN,
     Explained,
     Interval,
@@ -53,7 +54,7 @@ class Agreement:
     between_seeds: float = nan
     contradicted: float = nan
     """Of the pairs of layers that two trials both tell apart clearly, the share that they order differently; NaN where
-    no two trials tell the same pair apart."""
+    no two trials tell the same pair apart, and where the trials agree better than chance."""
     spread: float = 0.0
     """Redundancy of the most redundant layer less that of the least."""
     scale: float = 1.0
@@ -197,18 +198,19 @@ def _compared(
     figures["rank_low"], figures["rank_high"] = rank_intervals(values, counts)
     correlation = float(mean_correlation(ranked)[0])
     drawn = mean_correlation(ranked, counts) if len(values) > 2 else np.full(1, nan)  # two trials: one comparison
+    p_value = permutation_p(ranked, rng)
     table, alike = correlations(ranked), seeds[:, None] == seeds[None, :]
     np.fill_diagonal(table, nan)
     agreement = replace(
         agreement,
         w=kendalls_w(ranked),
         interval=Interval.of(as_w(drawn, len(values))),
-        p_value=permutation_p(ranked, rng),
+        p_value=p_value,
         correlation=correlation,
         correlation_low=Interval.of(drawn).low,
         between_alphas=_mean(table[alike]),
         between_seeds=_mean(table[~alike]),
-        contradicted=contradicted(values),
+        contradicted=contradicted(values) if p_value > 1 - LEVEL else nan,
         null=None if null is None else explained(values, null, counts, steepest=1),
         control=None if control is None else explained(values, control, counts, steepest=2),
     )
