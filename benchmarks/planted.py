@@ -6,7 +6,8 @@ Trains the networks of tests/planted.py on the embedded digits with the default 
 on how many seeds, each ranked by itself, the planted layer stands at its end of the ranking by redundancy and by
 redundancy beyond the null, on how many one of the planted layers has the label it should have, and the labels of all
 layers with all seeds. Then how far a ranking of few of the seeds agrees with that of all: labels that all seeds do not
-confirm, and rank intervals that miss the rank of all seeds. Runs are kept in DIR and not repeated.
+confirm, and rank intervals that miss the rank of all seeds. Runs are kept in DIR and not repeated;
+``--read`` trains nothing and reads those that are there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from planted import PLANTINGS, Planting
 from dst_analyze import SweepRecord, rank_layers, run_sweep
 from dst_analyze.ranking.frames import checked_frame
 from dst_analyze.sweep.digits import load_digits
+from dst_analyze.sweep.reading import read_run
 
 SUBSETS = 20
 ALPHAS = (2.785e-6, 2.785e-5, 2.785e-4)
@@ -84,6 +86,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("reports/planted"))
     parser.add_argument("--only", default=",".join(PLANTINGS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--read", action="store_true", help="train nothing")
     options = parser.parse_args()
     images, labels = load_digits()
     data = (images[:1437], labels[:1437]), (images[1437:], labels[1437:])
@@ -94,7 +97,8 @@ def main() -> None:
             out = options.runs / f"{name.replace(' ', '_')}-{kind}"
             planting = PLANTINGS[name]
             asked = {"alphas": ALPHAS, "seeds": options.seeds, "exclude": planting.exclude, "operator": "compiled"}
-            record = run_sweep(planting.build(kind == "planted"), data, out=out, resume=True, **asked)
+            build = planting.build(kind == "planted")
+            record = read_run(out) if options.read else run_sweep(build, data, out=out, resume=True, **asked)
             frames.append(frame_of(record))
             seed_by_seed(name, kind, frames[-1])
     few_seeds(frames, options.seeds)

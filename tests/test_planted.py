@@ -59,8 +59,8 @@ def test_what_was_not_planted_is_not_found(name, tmp_path):
     planting = PLANTINGS[name]
     ranking = rank_layers(swept(name, False, tmp_path))
     table = ranking.table[ranking.table["layer"].isin(planting.layers)]
-    assert set(table["label"]) == {"average"}
-    assert table["redundancy"].abs().max() < 0.3
+    assert set(table["label"]) <= {"average", "unclear"}
+    assert table["redundancy"].abs().max() < 0.25
 
 
 def test_planted_width_is_taken_back(tmp_path):

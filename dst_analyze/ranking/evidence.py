@@ -8,9 +8,10 @@ from math import comb, expm1, isnan, nan
 import numpy as np
 
 from dst_analyze.ranking.measured import Measured
-from dst_analyze.ranking.pairs import Guesses, guesses
+from dst_analyze.ranking.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
 from dst_analyze.ranking.statistics import (
     FLOOR,
+    LEVEL,
     UNKNOWN,
     Explained,
     Interval,
@@ -51,6 +52,9 @@ class Agreement:
     correlation_low: float = nan
     between_alphas: float = nan
     between_seeds: float = nan
+    contradicted: float = nan
+    """Of the pairs of layers that two trials both tell apart clearly, the share that they order differently; NaN where
+    no two trials tell the same pair apart, and where the trials agree better than chance."""
     spread: float = 0.0
     """Redundancy of the most redundant layer less that of the least."""
     scale: float = 1.0
@@ -65,6 +69,16 @@ class Agreement:
         """True if there is nothing to order: layers were compared, and all keep about the same."""
         tied = self.trials > 1 and isnan(self.w)
         return self.trials > 0 and self.layers > 1 and (tied or expm1(self.spread) < UNIFORM)
+
+    @property
+    def disagree(self) -> bool:
+        """True if trials that tell the same layers apart clearly order many of them differently."""
+        return self.contradicted >= CONTRADICTED
+
+    @property
+    def similar(self) -> bool:
+        """True if no layer stands out: all keep about the same, or differ less than clearly and trials do not clash."""
+        return self.uniform or (self.layers > 1 and self.spread < CLEAR * self.scale and not self.disagree)
 
     @property
     def distinct_draws(self) -> int:
@@ -184,17 +198,19 @@ def _compared(
     figures["rank_low"], figures["rank_high"] = rank_intervals(values, counts)
     correlation = float(mean_correlation(ranked)[0])
     drawn = mean_correlation(ranked, counts) if len(values) > 2 else np.full(1, nan)  # two trials: one comparison
+    p_value = permutation_p(ranked, rng)
     table, alike = correlations(ranked), seeds[:, None] == seeds[None, :]
     np.fill_diagonal(table, nan)
     agreement = replace(
         agreement,
         w=kendalls_w(ranked),
         interval=Interval.of(as_w(drawn, len(values))),
-        p_value=permutation_p(ranked, rng),
+        p_value=p_value,
         correlation=correlation,
         correlation_low=Interval.of(drawn).low,
         between_alphas=_mean(table[alike]),
         between_seeds=_mean(table[~alike]),
+        contradicted=contradicted(values) if p_value > 1 - LEVEL else nan,
         null=None if null is None else explained(values, null, counts, steepest=1),
         control=None if control is None else explained(values, control, counts, steepest=2),
     )

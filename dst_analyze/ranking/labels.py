@@ -11,9 +11,11 @@ from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
 from dst_analyze.sweep.record import alpha_label
 
-BORDER = 0.4
-"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps two
-thirds of what the median layer keeps, or 1.5 times that. Chosen by measurement: docs/ranking.md."""
+BORDER = 0.3
+"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps three
+quarters of what the median layer keeps, or four thirds of it. Chosen by measurement: docs/ranking.md."""
+GUARD = 0.05
+"""How near the border another seed may change the side; with n seeds it is this over the square root of n."""
 SLACK = 0.1
 """How far a layer may be on the other side of the median layer, at one alpha or seed, and still have one place."""
 
@@ -27,8 +29,9 @@ _NEAR = 0.04  # relative: nearer than this, a ratio is told as a fraction
 def labels(made: Measured, evidence: Evidence, verdict: Verdict, why: str) -> list[tuple[str, str]]:
     """Return each layer's label and the reason for it.
 
-    A layer is unclear if it keeps clearly less than the median layer at one alpha or seed and more at another. Else it
-    is redundant if its redundancy is above the border, needed if it is below the negative of it, and average between.
+    A layer is redundant if its redundancy is above the border, needed if it is below the negative of it, and average
+    between. It is unclear if it keeps clearly less than the median layer at one alpha or seed and more at another, or
+    if it is so near the border that another seed may change the side.
     """
     return [_label(made, evidence, at, verdict, why) for at in range(len(made.layers))]
 
@@ -38,15 +41,18 @@ def _label(made: Measured, e: Evidence, at: int, verdict: Verdict, why: str) -> 
         return NOT_MEASURED, _gap(made, at)
     if math.isnan(e.redundancy[at]):
         return NOT_MEASURED, why
-    if verdict is Verdict.NONE and not e.agreement.uniform:
+    if verdict is Verdict.NONE and not e.agreement.similar:
         return UNCLEAR, why
     value, low, high = e.redundancy[at], e.lowest[at], e.highest[at]
     if min(high, -low) > SLACK and max(high, -low) > BORDER:
         return UNCLEAR, f"its place changes between alphas or seeds: it keeps {_span(low, high)}"
     what, everywhere = f"keeps {kept_words(value)} keeps", _everywhere(e)
-    if abs(value) <= BORDER * e.agreement.scale:
+    border, guard = BORDER * e.agreement.scale, GUARD * e.agreement.scale / math.sqrt(e.agreement.seeds)
+    if abs(value) <= border - guard:
         return AVERAGE, f"keeps about as much as other layers {everywhere}: {_span(low, high)}"
     side, label = ("less", REDUNDANT) if value > 0 else ("more", NEEDED)
+    if abs(value) < border + guard:
+        return UNCLEAR, f"its label may change with another seed, {AVERAGE} or {label}: it {what} on average"
     if label == NEEDED and e.resets[at]:
         return UNCLEAR, f"its place changes between alphas or seeds: it {what} on average, but collapsed in a trial"
     most = f", {side} {everywhere}" if (low if value > 0 else -high) > 0 else f", nowhere clearly {_other(side)}"

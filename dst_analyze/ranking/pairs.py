@@ -10,6 +10,8 @@ import numpy as np
 
 CLEAR = 0.3
 """Two layers differ clearly if one keeps less than three quarters of what the other keeps: exp(-0.3) is 0.74."""
+CONTRADICTED = 0.25
+"""Share of clear pairs from which on trials are said to disagree; by chance it would be half."""
 
 INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
 
@@ -50,6 +52,25 @@ def alike(values: np.ndarray, other: np.ndarray) -> np.ndarray:
     more, less = clear_pairs(values)
     same: np.ndarray = (np.sign(np.round(other[more] - other[less], 9)) + 1) / 2
     return same
+
+
+def contradicted(values: np.ndarray) -> float:
+    """Return the share of pairs that trials order differently, of those that both tell apart clearly; NaN for none.
+
+    Rows are trials, columns layers; each two trials are compared.
+    """
+    layers = values.shape[1]
+    clear, signs = np.zeros((layers, layers)), np.zeros((layers, layers))
+    for row in values:
+        difference = row[:, None] - row[None, :]
+        sign = np.sign(difference) * (np.abs(difference) > CLEAR)
+        clear += np.abs(sign)
+        signs += sign
+    both = float(
+        (clear * (clear - 1)).sum()
+    )  # n trials are n (n - 1) / 2 comparisons, and each pair stands there twice
+    against = float((clear**2 - signs**2).sum()) / 2
+    return against / both if both else nan
 
 
 def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | None) -> Guesses:

@@ -29,8 +29,8 @@ Score = Literal["accuracy", "loss"]
 class Cost:
     """What one alpha costs: how much worse the score is than the reference, and how much of that may be noise.
 
-    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha is within
-    noise of the reference and no weaker one failed.
+    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha is
+    within noise of the reference and no weaker one failed.
     """
 
     alpha: float

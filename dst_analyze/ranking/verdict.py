@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
     CONSISTENT = "consistent"
     WEAK = "weakly consistent"
-    UNCONFIRMED = "unconfirmed"  # one trial: an order, which no second one confirms
+    UNCONFIRMED = "unconfirmed"  # an order that one trial shows, and no other confirms
     NONE = "no ranking"
 
 
@@ -55,7 +55,14 @@ def judge(agreement: Agreement) -> tuple[Verdict, str]:
         return Verdict.UNCONFIRMED, "one trial shows an order; a second one, at another alpha, would confirm it"
     said = f"Kendall's W {a.w:.2f}{_interval(a)}, p {a.p_value:.2g}, {a.layers} layers in {a.trials} trials"
     if a.p_value > CHANCE and not _agree(a):
-        return Verdict.NONE, f"the trials disagree about the order of the layers ({said})"
+        if a.disagree:
+            return Verdict.NONE, f"the trials disagree about the order of the layers ({said})"
+        if a.similar:
+            return Verdict.NONE, f"no layer stands out, and trials differ about small differences ({said})"
+        return (
+            Verdict.UNCONFIRMED,
+            f"few trials tell layers apart clearly; the others neither confirm nor deny ({said})",
+        )
     if few_layers(a):
         return Verdict.WEAK, f"the trials agree, but so few would agree by chance in {a.p_value:.0%} of cases ({said})"
     if isnan(a.correlation_low):

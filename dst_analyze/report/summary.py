@@ -64,7 +64,7 @@ def _why(ranking: Ranking) -> str:
 
 def _headline(ranking: Ranking) -> str:
     if ranking.verdict is Verdict.NONE:
-        if ranking.statistics.uniform:
+        if ranking.statistics.similar:
             return "All layers keep about the same share: none is more redundant than another"
         return "This sweep does not tell which layers are redundant"
     counts = ranking.table["label"].value_counts()
