@@ -29,8 +29,7 @@ from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.reading import read_run
 
 SUBSETS = 20
-ALPHAS = (2.785e-6, 2.785e-5, 2.785e-4)
-"""The paper's 1e-7, 1e-6 and 1e-5, by travel."""
+ALPHAS = (1e-7, 1e-6, 1e-5)
 ENDS = ("redundant", "needed")
 
 

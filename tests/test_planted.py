@@ -25,7 +25,7 @@ def data():
 def swept(name, planted, folder):
     planting = PLANTINGS[name]
     length = {"alphas": [1e-4, 3e-4, 1e-3], "steps": 600} if planting.needed else {"alphas": [3e-4, 1e-3], "steps": 300}
-    options = {**length, "seeds": SEEDS, "exclude": planting.exclude}
+    options = {**length, "alpha_scale": 1, "seeds": SEEDS, "exclude": planting.exclude}
     record = run_sweep(planting.build(planted), data(), out=folder / "run", **options)
     assert record.complete
     return record
@@ -65,7 +65,7 @@ def test_what_was_not_planted_is_not_found(name, tmp_path):
 
 def test_planted_width_is_taken_back(tmp_path):
     """One layer of a chain is four times as wide as the others; at the parameters of the chain without, it goes."""
-    found = analyze(lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], seeds=2, out=tmp_path / "run", jobs=1)
+    found = analyze(lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], alpha_scale=1, seeds=2, out=tmp_path / "run", jobs=1)
     share = sum(p.numel() for p in Widened(planted=False).parameters()) / found.traced.params
     plan = found.slim(target_params=share, round_to=1)
     widths = {group.group: group.new_width for group in plan.groups}

@@ -14,7 +14,7 @@ from dst_analyze.sweep.record import alpha_label
 BORDER = 0.3
 """Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps three
 quarters of what the median layer keeps, or four thirds of it. Chosen by measurement: docs/ranking.md."""
-GUARD = 0.05
+GUARD = 0.075
 """How near the border another seed may change the side; with n seeds it is this over the square root of n."""
 SLACK = 0.1
 """How far a layer may be on the other side of the median layer, at one alpha or seed, and still have one place."""

@@ -113,15 +113,16 @@ def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[
 
 
 def gone_at(made: Measured, alphas: Sequence[float]) -> np.ndarray:
-    """Return the share of each layer that was gone at each alpha, mean over seeds; a layer that was reset kept 1 %.
+    """Return the share of each layer that was gone at each alpha, mean over seeds.
 
-    Rows are alphas, columns layers; NaN where no trial of an alpha ended well.
+    Rows are alphas, columns layers; NaN where no trial of an alpha ended well. As it was read at the end, when the
+    score was taken: a layer that had collapsed and was reset has its weights back then, and they are not spare.
     """
     main = ~made.trials["control"].to_numpy(bool)
     at = made.trials["alpha"].to_numpy(float)
     gone = np.full((len(alphas), len(made.layers)), math.nan)
     for row, alpha in enumerate(alphas):
-        part = 1 - made.ratios[main & (at == alpha)]
+        part = 1 - made.read[main & (at == alpha)]
         part = part[~np.isnan(part).all(axis=1)]
         if len(part):
             gone[row] = part.mean(axis=0)
