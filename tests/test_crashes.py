@@ -157,11 +157,12 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     events = finish_apart(tmp_path, *ARGS, "--jobs", "2")
     assert events[0]["jobs"] == 2
     assert [event["event"] for event in events].count("trial_finished") == 5
-    assert [event["event"] for event in events[-2:]] == ["sweep_finished", "report_written"]
+    assert [event["event"] for event in events[-3:]] == ["sweep_finished", "suggestion_written", "report_written"]
     assert files_of(tmp_path / "run") == whole
     assert {name.rpartition("/")[2] for name in whole} == {
         "config.json", "manifest.json", "layers.csv", "graph.json", "SHA256SUMS", "table.csv", "trials.csv",
-        "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors",
+        "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors", "plan.json",
+        "changes.csv", "widths.csv", "torch_pruning.json", "slim_model.py", "slim_model.safetensors",
     }  # fmt: skip
 
 
@@ -243,13 +244,19 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
     assert kept.items() <= whole.items()
 
 
-# Kills the worker of one trial; of which one, the initial weights of its seed tell.
-KILL = """import pathlib
-if torch.initial_seed() == 1 and outputs.requires_grad:
+# Kills the worker of one trial, or of a warm-up; of which one, the initial weights of its seed tell.
+KILL = """import pathlib, traceback
+inside = {call.name for call in traceback.extract_stack()}
+if torch.initial_seed() == 1 and outputs.requires_grad and '{inside}' in inside:
     tries = pathlib.Path('tries')
     tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')
     if len(tries.read_text()) <= {times}:
         os.kill(os.getpid(), signal.SIGKILL)"""
+
+
+def killing(inside, times):
+    """What kills a worker so many times while it is inside of a function."""
+    return KILL.replace("{inside}", inside).replace("{times}", str(times))
 
 
 def trials_of(files, seed):
@@ -257,7 +264,7 @@ def trials_of(files, seed):
 
 
 def test_a_killed_worker_is_tried_once_more(tmp_path, whole):
-    write(tmp_path, KILL.replace("{times}", "1"))
+    write(tmp_path, killing("run_trial", 1))
     events, _ = finish(tmp_path, *ARGS, "--jobs", "1")
     retried = [event for event in events if event["event"] == "trial_retried"]
     assert [(event["alpha"], event["seed"]) for event in retried] == [(1e-3, 1)]
@@ -266,7 +273,7 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, whole):
 
 
 def test_a_trial_whose_worker_keeps_dying_is_left_out_and_the_others_are_untouched(tmp_path, whole):
-    write(tmp_path, KILL.replace("{times}", "2"))
+    write(tmp_path, killing("run_trial", 2))
     events, _ = finish(tmp_path, *ARGS, "--jobs", "2", code=1)
     (failed,) = [event for event in events if event["event"] == "trial_failed"]
     assert failed["status"] == "failed"
@@ -279,6 +286,15 @@ def test_a_trial_whose_worker_keeps_dying_is_left_out_and_the_others_are_untouch
     events, _ = finish(tmp_path, *ARGS, "--retry-failed")
     assert events[0]["done"] == 4
     assert trials_of(files_of(tmp_path / "run"), 1) == trials_of(whole, 1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_warm_up_whose_worker_is_killed_costs_time_only(tmp_path, whole, times):
+    """It is tried once more; if that fails, too, each trial trains its own, to the same bytes."""
+    write(tmp_path, killing("train_warm_up", times))
+    events, _ = finish(tmp_path, *ARGS, "--jobs", "2")
+    assert any("the warm-up of seed 1 starts again" in event.get("text", "") for event in events)
+    assert files_of(tmp_path / "run").items() >= trials_of(whole, 1).items()
 
 
 STRANGE = """if torch.initial_seed() == 1 and outputs.requires_grad:

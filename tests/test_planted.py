@@ -65,7 +65,9 @@ def test_what_was_not_planted_is_not_found(name, tmp_path):
 
 def test_planted_width_is_taken_back(tmp_path):
     """One layer of a chain is four times as wide as the others; at the parameters of the chain without, it goes."""
-    found = analyze(lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], alpha_scale=1, seeds=2, out=tmp_path / "run", jobs=1)
+    found = analyze(
+        lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], alpha_scale=1, seeds=2, out=tmp_path / "run", jobs=1
+    )
     share = sum(p.numel() for p in Widened(planted=False).parameters()) / found.traced.params
     plan = found.slim(target_params=share, round_to=1)
     widths = {group.group: group.new_width for group in plan.groups}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import test_crashes
-from test_crashes import ENV, KILL, events_of, events_until, finish, gone, start, trials_of, write
+from test_crashes import ENV, events_of, events_until, finish, gone, killing, start, trials_of, write
 from test_folder import files_of
 from test_proof import plan_of, scores
 
@@ -146,7 +146,7 @@ def test_a_killed_worker_is_tried_once_more_in_a_ray_that_is_there_already(tmp_p
     ray.init(cluster.address, log_to_driver=False)
     try:
         heard = []
-        record = model(KILL.replace("{times}", "1"), listener=heard.append)
+        record = model(killing("run_trial", 1), listener=heard.append)
         assert ray.is_initialized()
     finally:
         ray.shutdown()

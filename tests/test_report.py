@@ -112,7 +112,7 @@ def test_the_page_shows_the_numbers(tmp_path):
         assert expected in text
     for expected in ("normalisation: 1 tensor", "norm.weight", "aten::strange", "a note", "dense, seed 0", "SGD"):
         assert expected in text
-    assert "dst-analyze m.py --alphas 0.0001,0.001 --seeds 2" in text
+    assert "dst-analyze m.py --alphas 1e-4,1e-3 --seeds 2" in text
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
@@ -334,7 +334,7 @@ def test_the_commands_would_make_the_run_again(tmp_path):
     today = {"steps": DEFAULT_STEPS, "warm_up": DEFAULT_STEPS, "unit": "layer"}
     first, last = commands(_made_by(record, **today), plan, None)
     assert first == (
-        "dst-analyze m.py --model-arg n=2 --alphas 0.0001,0.001 --seeds 3 --until-stable --lr 0.1 "
+        "dst-analyze m.py --model-arg n=2 --alphas 1e-4,1e-3 --seeds 3 --until-stable --lr 0.1 "
         "--include 'conv*' --include 'fc;rm -rf'"
     )
     assert last == "dst-analyze report 'a run'"
@@ -350,11 +350,18 @@ def test_the_commands_would_make_the_run_again(tmp_path):
 )
 def test_a_run_of_other_defaults_than_todays_is_made_again_by_its_own(tmp_path, made, named):
     first, *_ = commands(_made_by(make_run(tmp_path / "run"), **made), None, None)
-    assert first == f"dst-analyze m.py --alphas 0.0001,0.001 {named}"
+    assert first == f"dst-analyze m.py --alphas 1e-4,1e-3 {named}"
+
+
+def test_a_run_of_literal_alphas_is_made_again_with_literal_alphas(tmp_path):
+    record = make_run(tmp_path / "run")  # as one from before there was a scale
+    assert " --alpha-scale 1 " in commands(record, None, None)[0]
+    paper = replace(record, config=record.config.model_copy(update={"recipe": "paper"}))
+    assert "--alpha-scale" not in commands(paper, None, None)[0]
 
 
 def _made_by(record, **defaults):
-    return replace(record, manifest=record.manifest.model_copy(update=defaults))
+    return replace(record, manifest=record.manifest.model_copy(update=defaults), config=record.config.scaled(28))
 
 
 # The cheapest first, all in one process: what one of them imports is there for the next.

@@ -209,7 +209,7 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
     assert "! In 4 steps alpha 1e-9 cannot prune" in captured.err
     assert captured.err.index("cannot prune") < captured.err.index("dense, seed 0")
     assert "! Before training: In 4 steps" in captured.out
-    assert "thresholds on a clock of 1, on cpu" in captured.err
+    assert "on cpu; thresholds on a clock of 1" in captured.err
     page = (tmp_path / "run" / "report.html").read_text()
     assert "cannot prune" in page
     assert "as in the paper" in page

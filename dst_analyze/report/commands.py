@@ -57,7 +57,7 @@ def _options(record: SweepRecord) -> Iterator[str]:
         elif isinstance(value, tuple):
             yield from (option, ",".join(map(alpha_label if name == "alphas" else str, value)))
         else:
-            yield from (option, str(value))
+            yield from (option, f"{value:.12g}" if isinstance(value, float) else str(value))
     # A run of another day may have been made by other defaults.
     made = record.manifest
     told = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
