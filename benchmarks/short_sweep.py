@@ -179,7 +179,7 @@ def task_of(net: Net, shared: str, **options: Any) -> Task:
     """What its trials share."""
     plan = plan_sweep(
         net.model, net.data.format(shared=shared), data_root=f"{shared}/data", device="cpu", out="not-written",
-        alpha_scale=1, **{**net.options, **options},
+        alpha_scale=1, on_collapse="reset", **{**net.options, **options},
     )  # fmt: skip
     return plan.task
 

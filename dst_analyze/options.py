@@ -165,6 +165,12 @@ training_options = section(
         help="Thresholds count in the mean magnitude of their layer's weights, or all in one unit, as in the paper.  "
         "[default: layer; one from 9000 steps on]",
     ),
+    click.option(
+        "--on-collapse",
+        type=click.Choice(["hold", "reset"]),
+        help="What becomes of a layer that keeps at most 1 %: held there, or all weights back, as in the paper.  "
+        "[default: hold; reset with --recipe paper]",
+    ),
     click.option("--weights", metavar="FILE", help="Trained weights to start from, in place of the model's own."),
     click.option(
         "--warm-up",

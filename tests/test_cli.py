@@ -102,7 +102,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"demo-[0-9a-f]{8}", folder.name)
     end = ending(done.stdout)
     assert next(iter(end)) == "answer"  # nothing went wrong
-    assert re.match(r"demo, 56\.4k parameters; \d\d% can go: 56\.4k -> \d", end["answer"])
+    assert re.match(r"demo, 57\.5k parameters; \d\d% can go: 57\.5k -> \d", end["answer"])
     assert "of its weights go at no loss" in end["redundant"]
     assert end["how sure"].startswith(("consistent: ", "weakly consistent: "))
     assert end["report"] == f"reports/{folder.name}/report.html"

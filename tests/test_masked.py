@@ -400,3 +400,33 @@ def test_an_error_in_the_forward_leaves_the_parameters_in_place() -> None:
     with pytest.raises(RuntimeError):
         masked(torch.randn(2, 5, 7, 7))
     assert all(isinstance(p, nn.Parameter) for p in masked.model.parameters())
+
+
+def test_a_collapsed_layer_is_held_where_it_is_asked_for():
+    """Its thresholds are lowered step by step until more than 1 % remain, never to zero; others are not touched."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 3))
+    x = torch.randn(4, 40)
+    masked = mask_model(model, x, on_collapse="hold").train()
+    with torch.no_grad():
+        masked.layer_thresholds()["0"][:] = 0.5  # above all weights
+        masked.layer_thresholds()["2"][:] = 0.05
+    for _ in range(30):
+        masked(x)
+    assert 0.01 < masked.remaining()["0"] < 0.2
+    assert masked.holds["0"] > 5
+    assert masked.holds["2"] == 0
+    assert sum(masked.resets.values()) == 0
+    assert torch.equal(masked.layer_thresholds()["2"].flatten(), torch.full((3,), 0.05))
+    held = masked.holds["0"]
+    masked.eval()(x)
+    assert masked.holds["0"] == held
+    with torch.no_grad():
+        masked.train().model[0].weight.zero_()  # nothing can be held of what is not there
+    masked(x)
+    assert masked.remaining()["0"] == 0
+
+
+def test_what_else_may_become_of_a_collapsed_layer_is_refused():
+    with pytest.raises(OptionError, match="drop"):
+        mask_model(nn.Linear(4, 4), torch.randn(2, 4), on_collapse="drop")

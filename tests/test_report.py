@@ -361,7 +361,11 @@ def test_a_run_of_literal_alphas_is_made_again_with_literal_alphas(tmp_path):
 
 
 def _made_by(record, **defaults):
-    return replace(record, manifest=record.manifest.model_copy(update=defaults), config=record.config.scaled(28))
+    return replace(
+        record,
+        manifest=record.manifest.model_copy(update={"on_collapse": "hold", **defaults}),
+        config=record.config.scaled(28),
+    )
 
 
 # The cheapest first, all in one process: what one of them imports is there for the next.

@@ -27,7 +27,11 @@ from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
 Operator = Literal["auto", "eager", "compiled"]
 Unit = Literal["one", "layer"]
 
-COLLAPSED = 0.01  # a mask that keeps no more than this has its thresholds set back to zero (the paper's 99 %)
+OnCollapse = Literal["reset", "hold"]
+
+COLLAPSED = 0.01  # a mask that keeps no more than this has collapsed (the paper's 99 %)
+HELD = 0.9
+"""What thresholds of a collapsed layer are multiplied by where it is held: just enough for more than 1 % to remain."""
 
 
 class MaskedModel(nn.Module):
@@ -51,6 +55,7 @@ class MaskedModel(nn.Module):
         estimator: str = "long-tail",
         compiled: bool = False,
         unit: Unit = "one",
+        on_collapse: OnCollapse = "reset",
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,7 +63,9 @@ class MaskedModel(nn.Module):
         self.estimator = estimator
         self.compiled = compiled
         self.auto_reset = True
+        self.on_collapse = on_collapse
         self.resets: dict[str, int] = {layer.name: 0 for layer in layers}
+        self.holds: dict[str, int] = {layer.name: 0 for layer in layers}
         self._substitution = Substitution(model, [layer.aliases for layer in layers])
         weights = self._weights()
         dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
@@ -82,13 +89,17 @@ class MaskedModel(nn.Module):
 
     def masked_weights(self) -> list[torch.Tensor]:
         """P of every layer in order, computed once however often the model uses it."""
-        kernels, counts = self._kernels, self._counts()
-        masked = [
+        counts = self._counts()
+        masked = self._masked_weights(counts)
+        return self._masked_weights(None) if counts and self._reset(counts) else masked
+
+    def _masked_weights(self, counts: list[int] | None) -> list[torch.Tensor]:
+        kernels = self._kernels
+        return [
             weight
             for masking, thresholds, weights in self._grouped(self.heights())
             for weight in masked_weights(masking, kernels, thresholds, weights, counts)
         ]
-        return self.masked_weights() if counts and self._reset(counts) else masked
 
     def heights(self) -> torch.Tensor:
         """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
@@ -132,7 +143,7 @@ class MaskedModel(nn.Module):
         return {layer.name: self._threshold(layer) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
-        """Set the thresholds of collapsed layers back to zero, and name them.
+        """Set the thresholds of collapsed layers back, to zero or just enough to hold them, and name the layers.
 
         A layer whose mask keeps at most 1 % counts as collapsed; recurrent layers are exempt, as in the paper. Every
         forward pass in training mode does this by itself while it computes the masks (`auto_reset`); only a model
@@ -228,8 +239,9 @@ class MaskedModel(nn.Module):
             thresholds = self.thresholds[layer.start : layer.stop]
             # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
             if bool((thresholds > 0).any()):
-                thresholds.zero_()
-                self.resets[layer.name] += 1
+                hold = self.on_collapse == "hold"
+                thresholds.mul_(HELD if hold else 0.0)
+                (self.holds if hold else self.resets)[layer.name] += 1
                 names.append(layer.name)
         return names
 
@@ -251,6 +263,7 @@ def mask_model(
     exclude: Iterable[str] = (),
     operator: Operator = "auto",
     unit: Unit = "one",
+    on_collapse: OnCollapse = "reset",
     steps: int = 0,
 ) -> MaskedModel:
     """A masked copy of a model; the original is untouched.
@@ -259,10 +272,13 @@ def mask_model(
     ("matrix"). ``estimator``: "long-tail" (the paper's) or "clipped" straight-through. ``operator``: "compiled" runs
     the masking in loops compiled by torch, "eager" always works, "auto" compiles where a compiler is found and a
     training of ``steps`` steps repays it. ``unit``: thresholds count in "one" and the same unit (the paper's), or each
-    in the mean magnitude that the weights of its "layer" have now.
+    in the mean magnitude that the weights of its "layer" have now. ``on_collapse``: thresholds of a layer that keeps at
+    most 1 % are "reset" to zero (the paper's), or lowered by a tenth to "hold" it there.
     """
     if unit not in get_args(Unit):
         raise OptionError(f"unknown unit {unit!r}", hint=f"choose one of {', '.join(get_args(Unit))}")
+    if on_collapse not in get_args(OnCollapse):
+        raise OptionError(f"cannot {on_collapse!r} layers", hint=f"choose one of {', '.join(get_args(OnCollapse))}")
     if estimator not in ESTIMATORS:
         raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
     if operator not in get_args(Operator):
@@ -286,7 +302,9 @@ def mask_model(
             hint="install one (g++ or clang++), or use --operator eager, which gives the same results",
         )
     layers = lay_out(traced.layers, threshold)
-    return MaskedModel(copied(traced.model), layers, estimator=estimator, compiled=compiled, unit=unit)
+    return MaskedModel(
+        copied(traced.model), layers, estimator=estimator, compiled=compiled, unit=unit, on_collapse=on_collapse
+    )
 
 
 def _why_nothing(traced: TracedModel) -> str:

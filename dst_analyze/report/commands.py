@@ -10,7 +10,15 @@ from typing import Any
 
 from dst_analyze.baselines.agreement import Ways
 from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale, asked_unit, asked_warm_up, unit_of, warm_up_of
+from dst_analyze.sweep.defaults import (
+    DEFAULT_STEPS,
+    asked_scale,
+    asked_unit,
+    asked_warm_up,
+    on_collapse_of,
+    unit_of,
+    warm_up_of,
+)
 from dst_analyze.sweep.record import SweepConfig, SweepRecord, alpha_label
 
 
@@ -65,6 +73,8 @@ def _options(record: SweepRecord) -> Iterator[str]:
         yield from ("--steps", str(made.steps))
     if config.alpha_factor is None and asked_scale(config) is None:
         yield from ("--alpha-scale", "1")
+    if made.on_collapse != on_collapse_of(config):
+        yield from ("--on-collapse", made.on_collapse)
     if made.warm_up != warm_up_of(asked_warm_up(config), made.steps):
         yield from ("--warm-up", str(made.warm_up))
     if made.unit != unit_of(asked_unit(config), made.steps):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dst_analyze.sweep.record import SweepConfig, Unit
+from dst_analyze.sweep.record import OnCollapse, SweepConfig, Unit
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
@@ -41,6 +41,11 @@ def asked_warm_up(config: SweepConfig) -> int | None:
 
 def asked_unit(config: SweepConfig) -> Unit | None:
     return config.threshold_unit or ("one" if config.recipe == "paper" else None)
+
+
+def on_collapse_of(config: SweepConfig) -> OnCollapse:
+    """What becomes of layers that collapse: they are held, as a short run has no time to prune them once more."""
+    return config.on_collapse or ("reset" if config.recipe == "paper" else "hold")
 
 
 def asked_scale(config: SweepConfig) -> float | None:

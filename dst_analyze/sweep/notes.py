@@ -27,6 +27,7 @@ class Title(StrEnum):
     BROKEN = "Nothing works any more"
     UNTIL_STABLE = "Until stable"
     RESETS = "Resets"
+    HELD = "Held at 1 %"
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Note:
 
 def notes_of(record: SweepRecord) -> list[Note]:
     """What the numbers cannot say of themselves, most important first."""
-    found = (_data, _before, _learning, _targets, _lost, _unpruned, _broken, _stable, _resets)
+    found = (_data, _before, _learning, _targets, _lost, _unpruned, _broken, _stable, _resets, _held)
     return [note for find in found for note in find(record)]
 
 
@@ -136,4 +137,19 @@ def _resets(record: SweepRecord) -> Iterator[Note]:
             Title.RESETS,
             f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "
             f"({shown}). Read the ratios of these layers as a sawtooth's median.",
+        )
+
+
+def _held(record: SweepRecord) -> Iterator[Note]:
+    found: dict[float, list[str]] = {}
+    for trial in record.trials:
+        if trial.alpha in record.alphas and trial.held:
+            known = found.setdefault(trial.alpha, [])
+            known += [name for name in trial.held if name not in known]
+    for alpha, layers in sorted(found.items()):
+        more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        yield Note(
+            Title.HELD,
+            f"At alpha {alpha_label(alpha)} {', '.join(elide(layer, 40) for layer in layers[:4])}{more} would have "
+            "kept less than 1 % of their weights, and had their thresholds held there.",
         )

@@ -31,7 +31,7 @@ from dst_analyze.sweep.data import (
     first_batch,
     is_tensors,
 )
-from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale
+from dst_analyze.sweep.defaults import DEFAULT_STEPS, asked_scale, on_collapse_of
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.digits import fitted_digits
 from dst_analyze.sweep.fingerprint import data_sha256, model_sha256, weights_sha256
@@ -364,6 +364,7 @@ def _manifest(planned: Planned) -> Manifest:
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
         unit=task.recipe.unit,
+        on_collapse=on_collapse_of(config),
         gradient_noise=travel.noise,
         device=task.device.describe(),
         first_alphas=first,
@@ -375,7 +376,4 @@ def _manifest(planned: Planned) -> Manifest:
 def _lonely(config: SweepConfig) -> str:
     if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
         return ""
-    return (
-        "One alpha and one seed make one trial, which agrees with no other: no layer can be called redundant. "
-        "Give two alphas or more, or several seeds."
-    )
+    return "One alpha and one seed make one trial, whose order no other confirms: give two alphas, or several seeds."

@@ -115,8 +115,14 @@ class Readings:
         return late(self.step_frame())["remaining"]
 
     def resets(self) -> dict[str, int]:
-        counts = self.masked.resets if self.masked else {}
-        return {layer: count for layer, count in counts.items() if count}
+        return _counted(self.masked.resets if self.masked else {})
+
+    def held(self) -> dict[str, int]:
+        return _counted(self.masked.holds if self.masked else {})
+
+
+def _counted(counts: dict[str, int]) -> dict[str, int]:
+    return {layer: count for layer, count in counts.items() if count}
 
 
 def _counts(layer: MaskedLayer, mask: torch.Tensor) -> tuple[int, int, int | None]:

@@ -68,6 +68,9 @@ Unit = Literal["layer", "one"]
 """What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
 
 
+OnCollapse = Literal["reset", "hold"]
+"""What becomes of a layer that keeps at most 1 %: all its weights come back, or it is held there."""
+
 RESOLVED = ("alpha_factor", "effective_alphas")
 """Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
 
@@ -101,6 +104,7 @@ class SweepConfig(Json):
     threshold_clock: float | None = Field(default=None, gt=0)
     warm_up: int | None = Field(default=None, ge=0)
     threshold_unit: Unit | None = None
+    on_collapse: OnCollapse | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     amp: bool = False
     include: tuple[str, ...] = ()
@@ -236,6 +240,7 @@ class TrialResult(Json):
     remaining: float | None = None
     lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
     resets: dict[str, int] = {}
+    held: dict[str, int] = {}  # layers that were kept from falling below 1 %, and how often
 
     @property
     def key(self) -> TrialKey:
@@ -332,6 +337,7 @@ class Manifest(Json):
     optimizer: str
     clock: float = 1.0
     unit: Unit = "one"  # of thresholds
+    on_collapse: OnCollapse = "reset"
     gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
     device: str = "cpu"
     first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one

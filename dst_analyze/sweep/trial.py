@@ -24,6 +24,7 @@ from dst_analyze.model.preserve import preserved_randomness
 from dst_analyze.model.tracing import TracedModel
 from dst_analyze.model.weights import Weights, draw_anew, put_weights
 from dst_analyze.sweep.data import Batches
+from dst_analyze.sweep.defaults import on_collapse_of
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, TrialStep
 from dst_analyze.sweep.magnitudes import Magnitudes
@@ -116,6 +117,7 @@ class Task:
             estimator=self.config.estimator,
             operator=self.config.operator,
             unit=self.recipe.unit,
+            on_collapse=on_collapse_of(self.config),
             steps=self.steps,
         )
 
@@ -176,6 +178,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         remaining=readings.remaining(),
         lowest=readings.lowest(),
         resets=readings.resets(),
+        held=readings.held(),
         reason="" if status == "done" else f"the loss was no longer finite at step {step}",
     )
     masks = None
