@@ -1,10 +1,10 @@
 """What the plain command says: `dst-analyze MODEL --alphas 1e-7,1e-6,1e-5` and nothing else, on many nets.
 
-    python benchmarks/plain_command.py [--shared ../shared] [--net NAME ...] [--table]
+    python benchmarks/plain_command.py [--shared ../shared] [--net NAME ...] [--read | --table]
 
 Each net is run by the real command, in a process of its own, with its data but no other option; what takes too long on
-two cores is shortened, and says so. Runs are kept under ``--runs`` and not repeated; ``--table`` prints what is there,
-as docs/evidence.md has it.
+two cores is shortened, and says so. Runs are kept under ``--runs`` and not repeated; ``--read`` ranks and slims those
+that are there by today's code and trains nothing; ``--table`` prints the results, as docs/evidence.md has them.
 """
 
 from __future__ import annotations
@@ -59,12 +59,17 @@ NETS = {
 }
 
 
-def run(name: str, net: Net, shared: str, runs: Path) -> dict[str, Any]:
+def run(name: str, net: Net, shared: str, runs: Path, read: bool) -> dict[str, Any]:
     """What the command leaves behind, read from its run folder."""
     options = [option.format(shared=shared) for option in (*net.options, *net.shortened)]
     out, started = runs / name, time.perf_counter()
-    command = [str(Path(sys.executable).with_name("dst-analyze")), net.model, "--alphas", ALPHAS, *options]
-    done = subprocess.run([*command, "--out", str(out), "--resume"], capture_output=True, text=True, check=False)
+    command = [str(Path(sys.executable).with_name("dst-analyze"))]
+    if read:
+        roots = options[options.index("--data-root") :][:2] if "--data-root" in options else []
+        command += ["slim", str(out), *roots]
+    else:
+        command += [net.model, "--alphas", ALPHAS, *options, "--out", str(out), "--resume"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     (runs / f"{name}.txt").write_text(done.stdout + done.stderr)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{name}: {done.stderr}")
@@ -109,14 +114,16 @@ def main() -> None:
     parser.add_argument("--shared", default="../shared")
     parser.add_argument("--runs", type=Path, default=Path("reports/plain"))
     parser.add_argument("--net", choices=NETS, action="append")
+    parser.add_argument("--read", action="store_true")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     there = {}
     if RESULTS.exists():
         there = {row["net"]: row for row in map(json.loads, RESULTS.read_text().splitlines())}
     options.runs.mkdir(parents=True, exist_ok=True)
-    for name in () if options.table else options.net or NETS:
-        there[name] = run(name, NETS[name], options.shared, options.runs)
+    chosen = [name for name in options.net or NETS if not options.read or (options.runs / name).exists()]
+    for name in () if options.table else chosen:
+        there[name] = run(name, NETS[name], options.shared, options.runs, options.read)
         print(json.dumps(there[name]), flush=True)
         RESULTS.write_text("".join(json.dumps(there[net]) + "\n" for net in NETS if net in there))
     print(table([there[net] for net in NETS if net in there]))

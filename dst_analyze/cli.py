@@ -83,7 +83,7 @@ def commands() -> None:
 
     \b
     dst-analyze mymodel.py --dry-run                  what it would train, how long, in how much memory
-    dst-analyze mymodel.py --alphas 1e-5,1e-4,1e-3    the whole job: sweep, ranking, slimmer model, report
+    dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    the whole job: sweep, ranking, slimmer model, report
     dst-analyze --config run.toml --open              the same from a file of options; opens the report
     dst-analyze inspect torchvision:resnet18
     dst-analyze --list-examples

@@ -31,6 +31,8 @@ def executed(path: Path, folder: Path) -> nbformat.NotebookNode:
     }
     for cell in notebook.cells:
         cell.metadata = {}
+        if "outputs" in cell:  # Ray asks for widgets where a kernel has none
+            cell.outputs = [output for output in cell.outputs if "ipywidgets" not in output.get("text", "")]
         for output in cell.get("outputs", ()):
             for holder in (output, output.get("data", {})):
                 for kind in ("text", "text/plain", "text/html"):

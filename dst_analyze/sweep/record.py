@@ -58,7 +58,7 @@ def _as_json(value: Any) -> Any:
 
 
 _HINTS = {
-    "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-5,1e-4",
+    "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-6,1e-5",
     "target_remaining": "give shares of the weights to keep, such as 0.5,0.2",
     **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
     "seeds": "seeds are a count, such as 3",
