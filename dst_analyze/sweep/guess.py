@@ -10,7 +10,7 @@ from dst_analyze.sweep.magnitudes import Magnitudes
 from dst_analyze.sweep.search import rounded
 
 HALVING = 1e-6
-"""The alpha, in the paper's scale, at which half of a model remains: 3e-7 to 3e-6 on the nets of docs/evidence.md."""
+"""The alpha, in the paper's scale, at which half of a model remains: 1.4e-7 to 3e-6 on the nets of docs/evidence.md."""
 _SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
 
 
