@@ -184,6 +184,13 @@ def test_an_unknown_optimizer_has_no_forecast():
     assert "cannot be foretold" in warning(Travel(made), (), UNEVEN)
 
 
+def test_where_steps_are_too_few_for_any_alpha_more_of_them_are_advised():
+    quick = literal(recipe(2, threshold_clock=30))
+    text = warning(quick, forecast(quick, [1e-3], UNEVEN), UNEVEN)
+    assert "More steps would" in text
+    assert "Alphas from" not in text
+
+
 def test_in_a_few_steps_the_limit_of_each_is_what_counts():
     quick = recipe(10, threshold_clock=30)
     assert quick.farthest == pytest.approx(0.2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_crashes import KILL, write
+from test_crashes import killing, write
 from test_sweep import FILE, TEST, TRAIN
 from torch import nn
 
@@ -104,14 +104,14 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
     write(tmp_path)
     task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
     whole = verify_plan(task, plan_of(task), seeds=2)
-    write(tmp_path, KILL.replace("{times}", "1"))
+    write(tmp_path, killing("trained_model", 1))
     heard = []
     found = verify_plan(task, plan_of(task), seeds=2, engine=LocalWorkers(1), listener=heard.append)
     assert scores(found) == scores(whole)
     (notice,) = [event for event in heard if isinstance(event, Notice)]
     assert notice.text.endswith("starts again: its worker process was killed by SIGKILL")
     (tmp_path / "tries").unlink()
-    write(tmp_path, KILL.replace("{times}", "9"))
+    write(tmp_path, killing("trained_model", 9))
     with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
         verify_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=LocalWorkers(1))
     assert "goes on from there" in caught.value.hint

@@ -126,4 +126,4 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
 def test_the_file_of_options_is_one_the_program_reads(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(OPTIONS_FILE.text)
     read = read_options(tmp_path / "run.toml", commands.commands[DEFAULT])
-    assert read == {"model": "mymodel.py", "alphas": "0.0001,0.001", "lr": 0.1, "schedule": "cosine"}
+    assert read == {"model": "mymodel.py", "alphas": "1e-06,1e-05", "lr": 0.1, "schedule": "cosine"}

@@ -142,10 +142,7 @@ def _proven(proof: Verification) -> Iterator[str]:
 
 
 _UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
-_DOUBTS = {
-    Caveat.NULL: "This order says no more than the initial weights do: it may come from the initialisation.",
-    Caveat.CONTROL: "This order says no more than trials on shuffled labels do: it may not come from the data.",
-}
+_DOUBTS = {Caveat.CONTROL: "This order says no more than trials on shuffled labels do: it may not come from the data."}
 
 
 def _doubts(ranking: Ranking) -> Iterator[Note]:

@@ -109,13 +109,15 @@ def warning(travel: Travel, forecasts: Sequence[Forecast], weights: Magnitudes) 
     return (
         f"In {travel.recipe.steps:,} steps alpha {said} cannot prune: thresholds come to {strongest.travel:.2g} at "
         f"most, and only {strongest.pruned:.1%} of the weights start below that. "
-        f"{_advice(travel, strongest.alpha, needed)}"
+        f"{_advice(travel, strongest.alpha, needed, weights)}"
     )
 
 
-def _advice(travel: Travel, alpha: float, needed: float) -> str:
+def _advice(travel: Travel, alpha: float, needed: float, weights: Magnitudes) -> str:
     """The alpha for this budget and, where alphas are literal, the budget for this alpha."""
     wanted = travel.alpha_to_reach(needed)
+    if math.isfinite(wanted) and 1 - _forecast(travel, wanted, weights).pruned > UNPRUNED:
+        return "More steps would: each moves a threshold by a small share of its row's magnitude at most."
     if math.isinf(wanted):
         rate = travel.recipe.lr * needed / max(float(travel.recipe.rates.sum()), 1e-30)
         return f"A learning rate of {rate:.1g} would reach them."
