@@ -42,7 +42,7 @@ NETS = {
     "lenet-300-100": Net("LeNet-300-100, MNIST", "example:lenet-300-100", MNIST),
     "lenet-5": Net("LeNet-5-Caffe, MNIST", "example:lenet-5-caffe", MNIST),
     "mlp_sgd": Net("MLP of 5 layers, MNIST 14x14 *", "benchmarks/plain/mlp_sgd.py"),
-    "vgg": Net("VGG-16, quarter width, CIFAR-10", "benchmarks/nets.py:vgg", CIFAR),
+    "vgg": Net("VGG-16, quarter width, CIFAR-10", "benchmarks/nets.py:vgg", CIFAR, ("--steps", "600")),
     "small_resnet": Net("ResNet-14, CIFAR-10", "benchmarks/nets.py:small_resnet", CIFAR),
     "wide_resnet": Net("WideResNet-16-2, CIFAR-10", "benchmarks/nets.py:wide_resnet", CIFAR),
     "residual_sgd": Net("residual CNN, CIFAR-10 16x16 *", "benchmarks/plain/residual_sgd.py"),
@@ -99,7 +99,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         resets = f" ({row['resets']} resets)" if row["resets"] else ""
         sure = sum(count for label, count in row["labels"].items() if label not in ("unclear", "not measured"))
         cells = [
-            row["title"] + (f" ({row['shortened']})" if row["shortened"] else ""), f"{row['factor']:.3g}",
+            row["title"] + (f" ({row['shortened']})" if row["shortened"] else ""), f"{row['factor']:,.3g}" if row["factor"] < 1000 else f"{row['factor']:,.0f}",
             ", ".join(f"{100 * r:.1f}" for r in row["remaining"]) + resets,
             f"{scale * row['reference']:.3g}", ", ".join(f"{scale * s:.3g}" for s in row["scores"]), str(row["used"]),
             row["verdict"], "" if row["w"] is None else f"{row['w']:.2f}", f"{sure} of {row['layers']}",
