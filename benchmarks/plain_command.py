@@ -98,8 +98,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         scale = 100 if row["score"] == "accuracy" else 1
         resets = f" ({row['resets']} resets)" if row["resets"] else ""
         sure = sum(count for label, count in row["labels"].items() if label not in ("unclear", "not measured"))
+        factor = f"{row['factor']:.3g}" if row["factor"] < 1000 else f"{row['factor']:,.0f}"
         cells = [
-            row["title"] + (f" ({row['shortened']})" if row["shortened"] else ""), f"{row['factor']:,.3g}" if row["factor"] < 1000 else f"{row['factor']:,.0f}",
+            row["title"] + (f" ({row['shortened']})" if row["shortened"] else ""), factor,
             ", ".join(f"{100 * r:.1f}" for r in row["remaining"]) + resets,
             f"{scale * row['reference']:.3g}", ", ".join(f"{scale * s:.3g}" for s in row["scores"]), str(row["used"]),
             row["verdict"], "" if row["w"] is None else f"{row['w']:.2f}", f"{sure} of {row['layers']}",
