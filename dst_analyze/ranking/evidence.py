@@ -85,14 +85,6 @@ class Agreement:
         """How many different draws of alphas and seeds there are: intervals cannot be finer."""
         return comb(2 * self.alphas - 1, self.alphas) * comb(2 * self.seeds - 1, self.seeds) if self.trials else 0
 
-    @property
-    def perfect_by_chance(self) -> float:
-        """How probable it is that so few layers in so few trials come in the same order each time by chance."""
-        value = 1.0
-        for factor in range(2, self.layers + 1):
-            value /= factor ** max(self.trials - 1, 0)
-        return value
-
 
 @dataclass(frozen=True)
 class Evidence:

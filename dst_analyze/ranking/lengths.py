@@ -134,8 +134,7 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
     )
     if steps >= max(seen.long for seen in PAIRS):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
-    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
-    found = list(_longest(steps, kind).values())
+    found = _measured_pairs(steps, warm_up=warm_up, unit=unit)
     if not found:
         return f"{this}, it is not known how many a long run would order alike: no sweep of this kind was as short."
     shares = [seen.alike for seen in found]
@@ -149,9 +148,14 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
 
 def long_run_share(steps: int, *, warm_up: bool, unit: str) -> float | None:
     """Return the share of clearly different pairs that a long run orders alike, mean over nets; None if not known."""
-    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
-    shares = [seen.alike for seen in _longest(steps, kind).values()]
+    shares = [seen.alike for seen in _measured_pairs(steps, warm_up=warm_up, unit=unit)]
     return sum(shares) / len(shares) if shares else None
+
+
+def _measured_pairs(steps: int, *, warm_up: bool, unit: str) -> list[SeenPairs]:
+    """Return what was measured on each net by the longest sweep of this kind that is no longer than this run."""
+    kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
+    return list(_longest(steps, kind).values())
 
 
 def known_at(steps: int, *, warm_up: bool, unit: str) -> str:

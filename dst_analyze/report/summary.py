@@ -142,15 +142,14 @@ def _proven(proof: Verification) -> Iterator[str]:
 
 
 _UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
-_DOUBTS = {Caveat.CONTROL: "This order says no more than trials on shuffled labels do: it may not come from the data."}
+_CONTROL = "This order says no more than trials on shuffled labels do: it may not come from the data."
 
 
 def _doubts(ranking: Ranking) -> Iterator[Note]:
     if ranking.verdict in _UNSURE:
         yield Note(_UNSURE[ranking.verdict], _why(ranking))
-    for caveat in ranking.caveats:
-        if caveat in _DOUBTS:
-            yield Note("Perhaps not the data", _DOUBTS[caveat])
+    if Caveat.CONTROL in ranking.caveats:
+        yield Note("Perhaps not the data", _CONTROL)
 
 
 def _lost(proof: Verification | None) -> Iterator[Note]:
