@@ -25,6 +25,7 @@ RESULTS = Path(__file__).parent / "results/plain_command.jsonl"
 ALPHAS = "1e-7,1e-6,1e-5"
 CIFAR = ("--data", "npz:{shared}/data/cifar10-20k.npz")
 MNIST = ("--data", "mnist", "--data-root", "{shared}/data")
+SMALL, TINY = ("--steps", "200", "--batch-size", "32"), ("--steps", "100", "--batch-size", "8")
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,15 @@ NETS = {
     "mlp_sgd": Net("MLP of 5 layers, MNIST 14x14 *", "benchmarks/plain/mlp_sgd.py"),
     "vgg": Net("VGG-16, quarter width, CIFAR-10", "benchmarks/nets.py:vgg", CIFAR, ("--steps", "600")),
     "small_resnet": Net("ResNet-14, CIFAR-10", "benchmarks/nets.py:small_resnet", CIFAR),
-    "wide_resnet": Net("WideResNet-16-2, CIFAR-10", "benchmarks/nets.py:wide_resnet", CIFAR),
+    "wide_resnet": Net("WideResNet-16-2, CIFAR-10", "benchmarks/nets.py:wide_resnet", CIFAR, ("--steps", "600")),
     "residual_sgd": Net("residual CNN, CIFAR-10 16x16 *", "benchmarks/plain/residual_sgd.py"),
     "resnet-20": Net("ResNet-20, digits", "example:resnet-20", shortened=("--steps", "300")),
-    "mobilenet-v2": Net("MobileNetV2-like, digits", "example:mobilenet-v2", shortened=("--steps", "300")),
+    "resnet-56": Net("ResNet-56, digits", "example:resnet-56", shortened=SMALL),
+    "mobilenet-v2": Net("MobileNetV2-like, digits", "example:mobilenet-v2", shortened=SMALL),
+    "vgg-16": Net("VGG-16, digits", "example:vgg-16", shortened=SMALL),
+    "resnet-50": Net("ResNet-50, digits at 224x224", "example:resnet-50", shortened=TINY),
+    "wide-resnet-16-8": Net("WideResNet-16-8, digits", "example:wide-resnet-16-8", shortened=TINY),
+    "wide-resnet-28-8": Net("WideResNet-28-8, digits", "example:wide-resnet-28-8", shortened=TINY),
     "cnn_adamw": Net("CNN of 9 layers, CIFAR-10 16x16, AdamW *", "benchmarks/plain/cnn_adamw.py"),
     "vit": Net("small ViT, MNIST, Adam", "benchmarks/small_vit.py:vit", MNIST),
     "small-vit": Net("small ViT, digits, AdamW", "example:small-vit", shortened=("--steps", "300")),
@@ -56,6 +62,7 @@ NETS = {
     "char-gru": Net("character GRU, Adam", "example:char-gru"),
     "gru_adam": Net("GRU on rows, MNIST 14x14, Adam *", "benchmarks/plain/gru_adam.py"),
     "lstm-a": Net("LSTM-a, MNIST, Adam", "example:lstm-a", MNIST, ("--steps", "600")),
+    "lstm-b": Net("LSTM-b, MNIST, Adam", "example:lstm-b", MNIST, ("--steps", "300")),
 }
 
 

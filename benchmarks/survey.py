@@ -4,7 +4,8 @@
 
 For each model: the rung of its graph, opaque leaves, the share of parameters visible in the graph, the share of matmul
 and convolution weights masked, and whether the masked model is exact: equal to the original to the bit with thresholds
-at zero, and to its own `unmasked()` with random ones. A model that hangs or crashes costs its own row only.
+at zero, and to its own `unmasked()` with random ones; in which form it trains and is scored, as a graph or as modules,
+and if as modules, why. A model that hangs or crashes costs its own row only.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ EMPTY = {
     "covered": 0.0,
     "layers": 0,
     "exact": False,
+    "train": "",
+    "eval": "",
+    "why": "",
+    "proof": 0.0,
     "seconds": 0.0,
     "remark": "",
 }
@@ -67,7 +72,8 @@ def main() -> None:
         print(
             f"{row['name']:45} rung {row['rung']}  opaque {row['opaque']:2}  visible {row['visible']:7.2%}"
             f"  masked {row['covered']:7.2%} of {row['layers']:4} weights, {'exact' if row['exact'] else 'NOT EXACT'}"
-            f"  {row['seconds']:5.1f} s  {row['remark']}",
+            f"  {row['train']:7} {row['eval']:7} {row['why'][:90]}"
+            f"  {row['seconds']:5.1f} s + {row['proof']:.1f} s  {row['remark']}",
             flush=True,
         )
     for source in dict.fromkeys(row["source"] for row in rows):
@@ -137,7 +143,9 @@ def measure(entry: zoo_models.ZooModel) -> dict[str, Any]:
     start = time.perf_counter()
     traced = trace_model(model, inputs)
     seconds = time.perf_counter() - start
+    start = time.perf_counter()
     masked = mask_model(traced).eval()
+    proof, form = time.perf_counter() - start, masked.form
     exact = _same(inputs, model.eval(), masked)
     with torch.no_grad():
         masked.thresholds.uniform_(-0.01, 0.03)
@@ -153,6 +161,10 @@ def measure(entry: zoo_models.ZooModel) -> dict[str, Any]:
         "covered": traced.coverage.weights,
         "layers": len(traced.layers),
         "exact": exact,
+        "train": form.train,
+        "eval": form.eval,
+        "why": f"{form.reason} {form.place}".strip(),
+        "proof": round(proof, 2),
         "seconds": round(seconds, 2),
         "remark": "; ".join([*caveats, *reasons[:2]]),
     }
@@ -179,7 +191,9 @@ def summary(source: str, rows: list[dict[str, Any]]) -> str:
         f"{source}: {len(rows)} models, {rungs}, {sum(row['rung'] == 0 for row in rows)} not measured; of"
         f" those with a graph {sum(row['visible'] > 0.99 for row in graphs)} show over 99 % of their parameters; masked"
         f" with over 99 % of their weights {sum(row['covered'] > 0.99 for row in rows)}, exact"
-        f" {sum(row['exact'] for row in rows)};"
+        f" {sum(row['exact'] for row in rows)}; trained as a graph"
+        f" {sum(row['train'] == 'graph' for row in graphs)} of {len(graphs)} that have one, scored as a graph"
+        f" {sum(row['eval'] == 'graph' for row in graphs)};"
         f" median {statistics.median(row['seconds'] for row in rows):.1f} s"
     )
 

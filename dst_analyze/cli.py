@@ -321,19 +321,21 @@ def inspect(
     dst-analyze inspect torchvision:resnet18 --exclude 'layer1*' --json
     """
     from dst_analyze.inspection import as_json as described
-    from dst_analyze.inspection import looked_at
+    from dst_analyze.inspection import looked_at, masked_form
     from dst_analyze.model.loading import parse_model_args
     from dst_analyze.terminal import console, inspection_notes, layer_table, show, visible
 
-    loaded, traced = looked_at(model, parse_model_args(model_args), include, exclude)
+    arguments = parse_model_args(model_args)
+    loaded, traced = looked_at(model, arguments, include, exclude)
+    form = masked_form(loaded, traced, arguments)
     if as_json:
-        click.echo(json.dumps(described(loaded, traced), indent=2))
+        click.echo(json.dumps(described(loaded, traced, form), indent=2))
         return
     stdout = console()
     count = f"{len(traced.layers)} layers, {traced.params:,} parameters, {traced.macs:,} MACs per sample"
     show(stdout, f"{visible(loaded.name)}: {count}, called with {traced.inputs.describe()}", "")
     show(stdout, layer_table(traced, stdout.width), "")
-    show(stdout, *map(visible, inspection_notes(traced)))
+    show(stdout, f"masked form: {visible(form)}", *map(visible, inspection_notes(traced)))
 
 
 @commands.command()

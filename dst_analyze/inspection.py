@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dst_analyze.errors import ModelError, at
+from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.example import find_example_inputs
 from dst_analyze.model.loading import LoadedModel, load_model
-from dst_analyze.model.tracing import FACTS, TracedModel, trace_model
+from dst_analyze.model.tracing import FACTS, NoGraph, TracedModel, trace_model
 
 _SMALL = 50_000_000  # parameters: 200 MB
+_PROVEN = 5_000_000  # parameters: in a second or two
 
 
 def looked_at(
@@ -35,7 +38,23 @@ def looked_at(
     return loaded, trace(loaded)
 
 
-def as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
+def masked_form(loaded: LoadedModel, traced: TracedModel, args: Mapping[str, Any]) -> str:
+    """In which form the model would be trained, as a graph or as modules, and why.
+
+    Small models are masked and the graph is proven here, as before a training; of large ones it says what is traced.
+    """
+    missing = next((graph for graph in traced.mode_graphs.values() if isinstance(graph, NoGraph)), None)
+    if missing:
+        return f"modules: {missing.reason}{f' ({missing.place})' if missing.place else ''}"
+    if not traced.layers or traced.params > _PROVEN:
+        return "graph, if the proof before training confirms it"
+    if any(parameter.is_meta for parameter in loaded.model.parameters()):
+        loaded = load_model(loaded.spec, model_args=args)
+        traced = replace(traced, model=loaded.model, inputs=find_example_inputs(loaded))
+    return str(mask_model(traced).form)
+
+
+def as_json(loaded: LoadedModel, traced: TracedModel, form: str) -> dict[str, Any]:
     """The same for machines."""
     return {
         "schema_version": 1,
@@ -45,6 +64,7 @@ def as_json(loaded: LoadedModel, traced: TracedModel) -> dict[str, Any]:
         "params": traced.params,
         "macs": traced.macs,
         "rung": traced.rung,
+        "form": form,
         "coverage": {"weights": traced.coverage.weights, "parameters": traced.coverage.parameters},
         "layers": [{fact: getattr(layer, fact) for fact in FACTS} for layer in traced.layers],
         "skipped": [{"name": s.name, "reason": s.reason, "place": s.place, "params": s.params} for s in traced.skipped],

@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -44,10 +45,54 @@ def repays(weights: int, steps: int) -> bool:
     return weights * steps >= REPAID_AFTER
 
 
-@functools.cache
+class _Build:
+    """The loops of this process: not asked for yet, being built, or done (None where they cannot be had)."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.done = False
+        self.kernels: Kernels | None = None
+        self.thread: threading.Thread | None = None
+
+
+_build = _Build()
+
+
+def _begin_anew() -> None:
+    """A thread that builds does not survive a fork, nor does its lock."""
+    global _build
+    if not _build.done:
+        _build = _Build()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
 def compiled_kernels() -> Kernels | None:
     """The compiled loops; None where this machine cannot build them."""
-    compiler = next((path for name in (os.environ.get("CC"), "cc", "gcc", "clang") if (path := _which(name))), None)
+    build = _build
+    if not build.done:
+        with build.lock:
+            if not build.done:
+                build.kernels, build.done = _load(), True
+    return build.kernels
+
+
+def kernels_when_ready() -> Kernels | None:
+    """The compiled loops once they are there: at once from the cache, else built beside the first steps."""
+    build = _build
+    if not build.done and build.thread is None:
+        compiler = _compiler()
+        if compiler is None or all(_target(compiler, flags).exists() for flags in DTYPES.values()):
+            return compiled_kernels()
+        build.thread = threading.Thread(target=compiled_kernels, name="dst-masking-build", daemon=True)
+        build.thread.start()
+    return build.kernels
+
+
+def _load() -> Kernels | None:
+    compiler = _compiler()
     if compiler is None:
         return None
     try:
@@ -57,21 +102,26 @@ def compiled_kernels() -> Kernels | None:
         return None
 
 
-def _which(name: str | None) -> str | None:
-    return shutil.which(name) if name else None
+def _compiler() -> str | None:
+    names = (os.environ.get("CC"), "cc", "gcc", "clang")
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def _built(compiler: str, dtype: tuple[str, ...]) -> Path:
     """The shared library, built once per source, compiler and processor, and kept in the user's cache."""
-    command = (compiler, *FLAGS, *dtype)
-    key = hashlib.sha256("\n".join((SOURCE.read_text(), *command, _processor())).encode()).hexdigest()[:16]
-    target = _cache() / f"loops-{key}.so"
+    target = _target(compiler, dtype)
     if not target.exists():
         descriptor, name = tempfile.mkstemp(dir=target.parent, suffix=".so")
         os.close(descriptor)
-        subprocess.run([*command, "-o", name, str(SOURCE)], check=True, capture_output=True, timeout=120)
+        command = (compiler, *FLAGS, *dtype, "-o", name, str(SOURCE))
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
         os.replace(name, target)  # another process may have built the same; either file will do
     return target
+
+
+def _target(compiler: str, dtype: tuple[str, ...]) -> Path:
+    described = "\n".join((SOURCE.read_text(), compiler, *FLAGS, *dtype, _processor()))
+    return _cache() / f"loops-{hashlib.sha256(described.encode()).hexdigest()[:16]}.so"
 
 
 def _cache() -> Path:
@@ -82,6 +132,12 @@ def _cache() -> Path:
             return root
     except OSError:
         pass
+    return _own_cache()
+
+
+@functools.cache
+def _own_cache() -> Path:
+    """Where there is no cache to write to: a folder of this process."""
     return Path(tempfile.mkdtemp(prefix="dst-analyze-"))
 
 

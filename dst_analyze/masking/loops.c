@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define LANES 16
-#define ABS(x) ((x) < 0 ? -(x) : (x))
+#define ABS(x) (sizeof(REAL) == 4 ? (REAL)__builtin_fabsf((float)(x)) : (REAL)__builtin_fabs((double)(x)))
 
 /* What a magnitude must exceed to stay: a threshold at or below zero masks nothing. */
 static inline REAL bar(REAL t) { return t <= 0 ? (REAL)-1 : t; }
@@ -72,9 +72,10 @@ int64_t count(const REAL *restrict w, const REAL *restrict t, int64_t G, int64_t
     return kept;
 }
 
-/* dW, and dt summed over each row. */
-void backward(const REAL *restrict g, const REAL *restrict w, const REAL *restrict t, REAL *restrict dw,
-              REAL *restrict dt, int64_t G, int64_t A, int64_t R, int64_t C, int long_tail) {
+/* dW, and dt summed over each row; inlined once per estimator, so that its choice stands outside of the loops. */
+static inline __attribute__((always_inline)) void
+pull_all(const REAL *restrict g, const REAL *restrict w, const REAL *restrict t, REAL *restrict dw, REAL *restrict dt,
+         int64_t G, int64_t A, int64_t R, int64_t C, const int long_tail) {
     for (int64_t i = 0; i < G * R; i++) dt[i] = 0;
     for (int64_t group = 0; group < G; group++, t += R, dt += R)
         for (int64_t a = 0; a < A; a++, g += R * C, w += R * C, dw += R * C)
@@ -93,4 +94,12 @@ void backward(const REAL *restrict g, const REAL *restrict w, const REAL *restri
                     dt[r] += sum;
                 }
             }
+}
+
+void backward(const REAL *restrict g, const REAL *restrict w, const REAL *restrict t, REAL *restrict dw,
+              REAL *restrict dt, int64_t G, int64_t A, int64_t R, int64_t C, int long_tail) {
+    if (long_tail)
+        pull_all(g, w, t, dw, dt, G, A, R, C, 1);
+    else
+        pull_all(g, w, t, dw, dt, G, A, R, C, 0);
 }

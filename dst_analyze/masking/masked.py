@@ -1,9 +1,8 @@
 """`mask_model`: any model, its weights masked by trainable thresholds.
 
-The user's own code runs, unchanged, with the masked weights in place of its parameters. Not the traced graph: a
-graph bakes in the mode it was traced in and whatever the example answered, while here train and eval, control flow,
-hooks and every kind of layer (recurrent, attention, a subclass with its own forward, a raw parameter in a matmul)
-behave as in the original by construction, and a tied weight has one mask because it is one tensor.
+A masked model has two forms that give the same bits. As a graph: the traced graph, rewritten so that one node computes
+all masked weights (`fx_pass.py`). As modules: the user's own code, with the masked weights in place of its parameters,
+which reaches every model by construction. The graph runs where it is proven equal (`forms.py`), the modules elsewhere.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
-from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out, units_of
-from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
+from dst_analyze.masking.forms import FormChoice, GraphForm, find_form
+from dst_analyze.masking.fx_pass import inlined_modules, rewrite_graph
+from dst_analyze.masking.layer import MaskedLayer, Threshold, lay_out
+from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
-from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
+from dst_analyze.model.packed_graph import PackedGraph
+from dst_analyze.model.tracing import SELECTED_AWAY, Mode, NoGraph, TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
-Unit = Literal["one", "layer"]
+AskedForm = Literal["auto", "graph", "modules"]
 
-OnCollapse = Literal["reset", "hold"]
-
-COLLAPSED = 0.01  # a mask that keeps no more than this has collapsed (the paper's 99 %)
-HELD = 0.9
-"""What thresholds of a collapsed layer are multiplied by where it is held: just enough for more than 1 % to remain."""
+_NOT_ASKED = NoGraph('form="modules" was asked for')
+_MADE_ON_DEMAND = ("_graph_modules", "_inlined")  # never copied or pickled: a copy makes its own
 
 
 class MaskedModel(nn.Module):
@@ -40,12 +39,8 @@ class MaskedModel(nn.Module):
     ``model`` is a deep copy of the original with its own parameters under their own names; ``thresholds`` holds the
     thresholds of all layers in one flat parameter (one tensor for the optimizer, whatever the number of layers).
     A weight-standardised or normalised weight is masked before it is standardised: the zero is in the parameter.
-
-    ``units`` is None, or what each threshold is counted in: it then stands at that many times its own value among the
-    weights (`heights`). The regulariser sees thresholds as they are counted.
+    ``masking`` computes the masked weights of all layers.
     """
-
-    units: torch.Tensor | None
 
     def __init__(
         self,
@@ -53,61 +48,127 @@ class MaskedModel(nn.Module):
         layers: tuple[MaskedLayer, ...],
         *,
         estimator: str = "long-tail",
-        compiled: bool = False,
+        backend: Backend = "eager",
         unit: Unit = "one",
         on_collapse: OnCollapse = "reset",
     ) -> None:
         super().__init__()
         self.model = model
-        self.layers = layers
-        self.estimator = estimator
-        self.compiled = compiled
-        self.auto_reset = True
-        self.on_collapse = on_collapse
-        self.resets: dict[str, int] = {layer.name: 0 for layer in layers}
-        self.holds: dict[str, int] = {layer.name: 0 for layer in layers}
         self._substitution = Substitution(model, [layer.aliases for layer in layers])
         weights = self._weights()
+        self.masking = Masks(layers, weights, estimator=estimator, backend=backend, unit=unit, on_collapse=on_collapse)
+        self.constants = nn.ModuleDict()
         dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
         for weight in weights:
             dtype = torch.promote_types(dtype, weight.dtype)
         self.thresholds = nn.Parameter(torch.zeros(layers[-1].stop, dtype=dtype, device=weights[0].device))
-        self.register_buffer("units", None if unit == "one" else self._counted_in(weights), persistent=False)
-        self._groups = [
-            (indices, Masking.of(estimator, [layers[i] for i in indices]))
-            for indices in grouped([(weight.device, weight.numel()) for weight in weights])
-        ]
+        self._forms: dict[Mode, GraphForm | NoGraph] = {"train": _NOT_ASKED, "eval": _NOT_ASKED}
+        self._graph_modules: dict[Mode, fx.GraphModule] = {}
+        self._inlined: dict[Mode, list[nn.Module]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        weights, masked = self._weights(), self.masked_weights()
-        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            for weight, substitute in zip(weights, masked, strict=True):
-                # torch picks some convolution kernels by this flag, and they round differently
-                substitute.requires_grad_(weight.requires_grad)
-        with self._substitution.of(masked):
+        form = self._forms["train" if self.training else "eval"]
+        if isinstance(form, GraphForm):
+            tensors = form.tensors(self, args, kwargs)
+            if tensors is not None:
+                output = self.graph_module_of(form).forward(*tensors)
+                return output if form.output.plain else form.output.rebuild(output)
+        return self.run_modules(*args, **kwargs)
+
+    def uses_graph(self, *args: Any, **kwargs: Any) -> bool:
+        """True if such a call runs as a graph in the current mode."""
+        form = self._forms["train" if self.training else "eval"]
+        return isinstance(form, GraphForm) and form.tensors(self, args, kwargs) is not None
+
+    def run_modules(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the user's own code with the masked weights in place of its parameters: what every form must equal."""
+        with self._substitution.of(self.masked_weights()):
             return self.model(*args, **kwargs)
 
-    def masked_weights(self) -> list[torch.Tensor]:
-        """P of every layer in order, computed once however often the model uses it."""
-        counts = self._counts()
-        masked = self._masked_weights(counts)
-        return self._masked_weights(None) if counts and self._reset(counts) else masked
+    @property
+    def form(self) -> FormChoice:
+        """In which form it runs, as a graph or as modules, and why."""
+        train, eval_ = self._forms["train"], self._forms["eval"]
+        why = next((form for form in (train, eval_) if isinstance(form, NoGraph)), None)
+        return FormChoice(
+            "graph" if isinstance(train, GraphForm) else "modules",
+            "graph" if isinstance(eval_, GraphForm) else "modules",
+            why.reason if why else "",
+            why.place if why else "",
+        )
 
-    def _masked_weights(self, counts: list[int] | None) -> list[torch.Tensor]:
-        kernels = self._kernels
-        return [
-            weight
-            for masking, thresholds, weights in self._grouped(self.heights())
-            for weight in masked_weights(masking, kernels, thresholds, weights, counts)
-        ]
+    @property
+    def graph_module(self) -> fx.GraphModule:
+        """The rewritten graph of the current mode; it shares all parameters, buffers and modules with this model.
+
+        Called with the tensors of a call in order, it returns plain tuples, lists and dicts.
+
+        Raises:
+            ModelError: There is none; the error says why.
+        """
+        form = self._forms["train" if self.training else "eval"]
+        if isinstance(form, NoGraph):
+            raise ModelError(
+                f"the masked model has no graph in {'training' if self.training else 'eval'} mode: {form.reason}",
+                place=form.place,
+                hint="it runs as modules all the same",
+            )
+        return self.graph_module_of(form)
+
+    def graph_module_of(self, form: GraphForm) -> fx.GraphModule:
+        """The rewritten graph of a form, made when it is first asked for."""
+        module = self._graph_modules.get(form.mode)
+        if module is None:
+            other = next((f for f in self._forms.values() if isinstance(f, GraphForm) and f is not form), None)
+            if other and other.packed is form.packed and other.mode in self._graph_modules:
+                module = self._graph_modules[other.mode]
+            else:
+                module = self.make_graph(form.mode, form.packed)
+            self._graph_modules[form.mode] = module
+        return module
+
+    def make_graph(self, mode: Mode, packed: PackedGraph) -> fx.GraphModule:
+        """Rewrite a graph of this model so that it computes with the masked weights."""
+        constants = self._constants(mode, packed)
+        return rewrite_graph(packed, self.model, self.layers, self.thresholds, self.masking, constants)
+
+    def inlined(self, form: GraphForm) -> list[nn.Module]:
+        """The modules whose code the graph of a form replaces."""
+        if form.mode not in self._inlined:
+            self._inlined[form.mode] = inlined_modules(form.packed, self.model)
+        return self._inlined[form.mode]
+
+    def find_forms(self, traced: TracedModel) -> FormChoice:
+        """Use the graphs of a trace, mode by mode, where they are proven equal to the modules."""
+        for mode in ("train", "eval"):
+            self._forms[mode] = find_form(self, mode, traced.mode_graphs.get(mode), traced.inputs)
+        self._build_graphs()
+        return self.form
+
+    def masked_weights(self) -> Sequence[torch.Tensor]:
+        """P of every layer in order, computed once however often the model uses it."""
+        masked: Sequence[torch.Tensor] = self.masking(self.thresholds, self._weights())
+        return masked
 
     def heights(self) -> torch.Tensor:
         """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
-        return self.thresholds if self.units is None else self.thresholds * self.units
+        return self.masking.heights(self.thresholds)
 
     def sparsity_loss(self) -> torch.Tensor:
         """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
         return torch.exp(-self.thresholds).sum()
+
+    @torch.no_grad()
+    def add_sparsity_gradient(self, alpha: float) -> None:
+        """Add the gradient of α · L_s to the thresholds' own: between backward and step, in place of `sparsity_loss`.
+
+        It is −α · exp(−t), to the bit what autograd makes of ``alpha * masked.sparsity_loss()``.
+        """
+        gradient = torch.exp(-self.thresholds).mul_(alpha)
+        if self.thresholds.grad is None:
+            self.thresholds.grad = gradient.neg_()
+        else:
+            self.thresholds.grad.sub_(gradient)
 
     def remaining(self) -> dict[str, float]:
         """Each layer's remaining ratio, by name, in network order."""
@@ -118,19 +179,13 @@ class MaskedModel(nn.Module):
         """The share of all masked weights that remains."""
         return sum(self._kept()) / sum(weight.numel() for weight in self._weights())
 
-    @torch.no_grad()
     def masks(self) -> dict[str, torch.Tensor]:
         """Each layer's mask, in the shape of its weight."""
-        return {
-            layer.name: keep(weight.reshape(layer.layout.view), self._threshold(layer)).view(weight.shape)
-            for layer, weight in zip(self.layers, self._weights(), strict=True)
-        }
+        return self.masking.boolean(self.thresholds, self._weights())
 
-    @torch.no_grad()
     def viewed_masks(self) -> Iterator[torch.Tensor]:
         """The masks in network order as zeros and ones, each in the view whose axes the layer's layout speaks of."""
-        for layer, weight in zip(self.layers, self._weights(), strict=True):
-            yield kept(weight.reshape(layer.layout.view).abs(), self._threshold(layer))
+        return self.masking.viewed(self.thresholds, self._weights())
 
     def layer_weights(self) -> dict[str, torch.Tensor]:
         """Each layer's weight by name, unmasked."""
@@ -140,7 +195,7 @@ class MaskedModel(nn.Module):
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
         """Where each layer's thresholds stand, by name; without units these are views into the one flat parameter:
         writing to one sets it."""
-        return {layer.name: self._threshold(layer) for layer in self.layers}
+        return {layer.name: self.masking.of_layer(layer, self.thresholds) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
         """Set the thresholds of collapsed layers back, to zero or just enough to hold them, and name the layers.
@@ -149,7 +204,7 @@ class MaskedModel(nn.Module):
         forward pass in training mode does this by itself while it computes the masks (`auto_reset`); only a model
         under torch.compile needs the call, before each step.
         """
-        return self._reset(self._kept())
+        return self.masking.reset(self.thresholds, self._kept())
 
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
@@ -177,8 +232,37 @@ class MaskedModel(nn.Module):
         """The thresholds, for an optimizer group without weight decay."""
         yield self.thresholds
 
+    @property
+    def layers(self) -> tuple[MaskedLayer, ...]:
+        """The masked weights in network order."""
+        return self.masking.layers
+
+    @property
+    def units(self) -> torch.Tensor | None:
+        """What each threshold is counted in; None for one and the same unit."""
+        return self.masking.units
+
+    @property
+    def resets(self) -> dict[str, int]:
+        """How often each layer's thresholds were set back to zero."""
+        return self.masking.resets
+
+    @property
+    def holds(self) -> dict[str, int]:
+        """How often each layer's thresholds were lowered to hold it."""
+        return self.masking.holds
+
+    @property
+    def auto_reset(self) -> bool:
+        """True if forward passes in training mode set collapsed layers back."""
+        return self.masking.auto_reset
+
+    @auto_reset.setter
+    def auto_reset(self, value: bool) -> None:
+        self.masking.auto_reset = value
+
     def extra_repr(self) -> str:
-        return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, estimator={self.estimator!r}"
+        return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, form={self.form}"
 
     def _repr_html_(self) -> str:
         from dst_analyze.html import html_table
@@ -198,59 +282,34 @@ class MaskedModel(nn.Module):
         lead = f"{type(self.model).__name__}, masked: {self.model_remaining():.1%} of its weights remain"
         return html_table(lead, ["layer", "shape", "keeps %", "thresholds", "their mean", "resets"], rows)
 
-    @property
-    def _kernels(self) -> Kernels:
-        # Looked up rather than stored: a model must be picklable. torch.compile traces the eager loops and fuses them.
-        if not self.compiled or torch.compiler.is_compiling():
-            return EAGER
-        return compiled_kernels() or EAGER
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, **{name: {} for name in _MADE_ON_DEMAND}}
 
-    def _counted_in(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-        counts = torch.tensor([layer.count for layer in self.layers], device=weights[0].device)
-        return units_of(self.layers, weights).repeat_interleave(counts, output_size=self.layers[-1].stop)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._build_graphs()
+
+    def _build_graphs(self) -> None:
+        """Make the graphs now rather than in the first call, which torch.compile may be looking at."""
+        for form in self._forms.values():
+            if isinstance(form, GraphForm):
+                self.graph_module_of(form)
+
+    def _constants(self, mode: Mode, packed: PackedGraph) -> nn.Module:
+        name = f"of_{mode}"  # nn.ModuleDict has methods `train` and `eval`
+        if name not in self.constants:
+            holder = nn.Module()
+            for key, tensor in packed.constants.items():
+                holder.register_buffer(key, tensor.to(self.thresholds.device), persistent=False)
+            self.constants[name] = holder
+        return self.constants[name]
 
     def _weights(self) -> list[torch.Tensor]:
         return self._substitution.current()
 
-    def _threshold(self, layer: MaskedLayer) -> torch.Tensor:
-        part = slice(layer.start, layer.stop)
-        thresholds = self.thresholds.detach()[part]
-        return (thresholds if self.units is None else thresholds * self.units[part]).view(layer.threshold_shape)
-
-    def _grouped(self, thresholds: torch.Tensor) -> Iterator[tuple[Masking, torch.Tensor, list[torch.Tensor]]]:
-        """Groups of layers with their part of the flat thresholds, in network order."""
-        weights = self._weights()
-        sizes = [sum(masking.sizes) for _, masking in self._groups]
-        parts = thresholds.split(sizes) if len(sizes) > 1 else [thresholds]
-        for (indices, masking), part in zip(self._groups, parts, strict=True):
-            group = [weights[i] for i in indices]
-            yield masking, part.to(group[0].device), group
-
-    def _counts(self) -> list[int] | None:
-        """A list for the forward pass to count remaining weights into, where somebody will look at it."""
-        return [] if self.training and self.auto_reset and not torch.compiler.is_compiling() else None
-
-    @torch.no_grad()
-    def _reset(self, kept: Sequence[int]) -> list[str]:
-        names = []
-        for layer, count, weight in zip(self.layers, kept, self._weights(), strict=True):
-            if count > COLLAPSED * weight.numel() or layer.recurrent:
-                continue
-            thresholds = self.thresholds[layer.start : layer.stop]
-            # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
-            if bool((thresholds > 0).any()):
-                hold = self.on_collapse == "hold"
-                thresholds.mul_(HELD if hold else 0.0)
-                (self.holds if hold else self.resets)[layer.name] += 1
-                names.append(layer.name)
-        return names
-
-    @torch.no_grad()
     def _kept(self) -> list[int]:
         """How many weights of each layer remain."""
-        count = self._kernels.count
-        groups = self._grouped(self.heights().detach())
-        return [each for masking, thresholds, weights in groups for each in count(masking, thresholds, weights)]
+        return self.masking.count(self.thresholds, self._weights())
 
 
 def mask_model(
@@ -264,17 +323,35 @@ def mask_model(
     operator: Operator = "auto",
     unit: Unit = "one",
     on_collapse: OnCollapse = "reset",
-    steps: int = 0,
+    steps: int | None = None,
+    form: AskedForm = "auto",
 ) -> MaskedModel:
-    """A masked copy of a model; the original is untouched.
+    """Return a masked copy of a model; the original is untouched.
 
-    ``threshold``: one per output row ("vector", the paper's choice), one per matrix ("scalar"), one per weight
-    ("matrix"). ``estimator``: "long-tail" (the paper's) or "clipped" straight-through. ``operator``: "compiled" runs
-    the masking in loops compiled by torch, "eager" always works, "auto" compiles where a compiler is found and a
-    training of ``steps`` steps repays it. ``unit``: thresholds count in "one" and the same unit (the paper's), or each
-    in the mean magnitude that the weights of its "layer" have now. ``on_collapse``: thresholds of a layer that keeps at
-    most 1 % are "reset" to zero (the paper's), or lowered by a tenth to "hold" it there.
+    Args:
+        model: Any module, or the `TracedModel` of one.
+        example_inputs: A tensor, a tuple of arguments or a dict of keywords; not needed with a `TracedModel`.
+        threshold: One per output row ("vector", the paper's), per matrix ("scalar") or per weight ("matrix").
+        estimator: "long-tail" (the paper's) or "clipped" straight-through.
+        include: Shell patterns: only layers of such names are masked.
+        exclude: Shell patterns: layers of such names are not masked.
+        operator: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's own
+            operations. "auto" takes the compiled loops from the cache, or builds them beside the first steps; with
+            ``steps`` given, it compiles where a training of so many steps repays it, and always gives the same bits.
+        unit: Thresholds count in "one" and the same unit (the paper's), or each in the mean magnitude that the weights
+            of its "layer" have now.
+        on_collapse: Thresholds of a layer that keeps at most 1 % are "reset" to zero (the paper's), or lowered by a
+            tenth to "hold" it there.
+        steps: How long it will be trained, if known.
+        form: "auto" runs the rewritten torch.fx graph where it is proven equal to the model's own code to the bit, and
+            that code elsewhere; "graph" insists on it; "modules" never uses it. `MaskedModel.form` says which it is.
+
+    Raises:
+        OptionError: An option has no such value.
+        ModelError: Nothing is left to mask, or ``form="graph"`` and the graph cannot be had.
     """
+    if form not in get_args(AskedForm):
+        raise OptionError(f"unknown form {form!r}", hint=f"choose one of {', '.join(get_args(AskedForm))}")
     if unit not in get_args(Unit):
         raise OptionError(f"unknown unit {unit!r}", hint=f"choose one of {', '.join(get_args(Unit))}")
     if on_collapse not in get_args(OnCollapse):
@@ -293,18 +370,39 @@ def mask_model(
             f"nothing in the model is left to mask: {_why_nothing(traced)}",
             hint="`dst-analyze inspect` lists what was skipped and why",
         )
-    weights = sum(layer.params for layer in traced.layers)
-    wanted = operator == "compiled" or (operator == "auto" and repays(weights, steps))
-    compiled = wanted and compiled_kernels() is not None
-    if operator == "compiled" and not compiled:
-        raise OptionError(
-            "--operator compiled: no working C++ compiler was found",
-            hint="install one (g++ or clang++), or use --operator eager, which gives the same results",
-        )
-    layers = lay_out(traced.layers, threshold)
-    return MaskedModel(
-        copied(traced.model), layers, estimator=estimator, compiled=compiled, unit=unit, on_collapse=on_collapse
+    masked = MaskedModel(
+        copied(traced.model),
+        lay_out(traced.layers, threshold),
+        estimator=estimator,
+        backend=_backend(operator, sum(layer.params for layer in traced.layers), steps),
+        unit=unit,
+        on_collapse=on_collapse,
     )
+    if form == "modules":
+        return masked
+    choice = masked.find_forms(traced)
+    if form == "graph" and not choice.graph:
+        raise ModelError(
+            f"the model cannot be trained as a graph: {choice.reason}",
+            place=choice.place,
+            hint='form="auto" trains it as modules, with the same results',
+        )
+    return masked
+
+
+def _backend(operator: Operator, weights: int, steps: int | None) -> Backend:
+    """The loops that masks are computed with."""
+    if operator == "auto" and steps is None:
+        return "when-ready"
+    wanted = operator == "compiled" or (operator == "auto" and repays(weights, steps or 0))
+    if wanted and compiled_kernels() is not None:
+        return "compiled"
+    if operator == "compiled":
+        raise OptionError(
+            "--operator compiled: no working C compiler was found",
+            hint="install one (gcc or clang), or use --operator eager, which gives the same results",
+        )
+    return "eager"
 
 
 def _why_nothing(traced: TracedModel) -> str:

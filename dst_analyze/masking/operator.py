@@ -54,7 +54,7 @@ def backward(
     return grad_weight.to(weight.dtype), grad_threshold.to(threshold.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # looked up by identity, at every step
 class Masking:
     """How a group of weights is masked: the estimator; each weight's view, its thresholds' shape, and their number."""
 

@@ -52,6 +52,8 @@ class GraphTrace:
     opaque: tuple[Opaque, ...]
     notes: tuple[str, ...]
     parameters: frozenset[str]  # visible in the graph, under every name they go by
+    fixed_sizes: bool = False  # answers to questions about the example's sizes are built in
+    fixed_values: bool = False  # contents of the example were asked for: other inputs may take another path
 
 
 @dataclass(frozen=True)
@@ -66,19 +68,23 @@ class _Draft:
     specialised: bool = False  # contents of tensors were asked for: another example may take another path
     trusting: bool = False  # tensors from nowhere were taken for constants
     wrapped: tuple[str, ...] = ()  # functions that their authors hide from torch.fx: each a single node
+    answered: bool = False  # sizes of the example, or its number of items, were asked for
 
 
 class _MismatchError(Exception):
     """The graph does not compute what the model computes."""
 
 
-def trace_graph(model: nn.Module, inputs: Inputs) -> GraphTrace:
-    """Trace a copy of the model in eval mode; the model itself is not touched."""
+def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any_values: bool = False) -> GraphTrace:
+    """Trace a copy of the model in eval or in training mode; the model itself is not touched.
+
+    ``any_values``: nothing may depend on the contents of the example. A submodule that asks for contents is kept whole.
+    """
     try:
         own = copied(model)
     except ModelError as error:
         return _no_graph(Opaque("", error.cause, error.place), [])
-    own.eval()
+    own.train(training)
     with preserved(), torch.no_grad(), looking():
         ladder = _Ladder(own, model, inputs)
         plain = ladder.draft(1, _symbolic)
@@ -87,6 +93,10 @@ def trace_graph(model: nn.Module, inputs: Inputs) -> GraphTrace:
                 return trace
             plain = None
         full = ladder.draft(2, _shadowed)
+        if any_values:
+            if full and full.specialised:
+                full = ladder.draft(2, partial(_shadowed, strict=True))
+            return (full and ladder.proven(full)) or _no_graph(ladder.failure, ladder.notes)
         stopped = full.opaque if full else (ladder.failure,)
         if any(FROM_NOWHERE in opaque.reason for opaque in stopped) and not _on_meta(own, inputs):
             other = _Ladder(own, model, inputs)
@@ -164,7 +174,10 @@ def _shadowed(twin: nn.Module, inputs: Inputs, **options: bool) -> _Draft:
     if len(answers) > _MOST_ANSWERS:
         shown.append(f"built in from the example: {len(answers) - _MOST_ANSWERS} more values")
     trusting = options.get("trusting", False)
-    return _Draft(2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), tracer.specialised, trusting)
+    return _Draft(
+        2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), tracer.specialised, trusting,
+        answered=bool(answers),
+    )  # fmt: skip
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
@@ -186,7 +199,7 @@ def _graph_module(root: nn.Module, draft: _Draft) -> fx.GraphModule:
         setattr(root, name, tensor)
     module = fx.GraphModule(root, draft.graph, class_name=type(root).__name__)
     module.graph.lint()
-    return module.eval()
+    return module.train(root.training)
 
 
 # --- the proof --------------------------------------------------------------------------------------------------
@@ -373,7 +386,8 @@ def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
 
 def _accepted(own: nn.Module, draft: _Draft, notes: tuple[str, ...]) -> GraphTrace:
     visible = _visible(own, draft)
-    return GraphTrace(_graph_module(own, draft), draft.rung, draft.opaque, notes, visible)
+    module = _graph_module(own, draft)
+    return GraphTrace(module, draft.rung, draft.opaque, notes, visible, draft.answered, draft.specialised)
 
 
 def _visible(own: nn.Module, draft: _Draft) -> frozenset[str]:

@@ -35,6 +35,7 @@ from dst_analyze.model.torch_calls import (
     autocast_state,
     is_inplace,
     is_method,
+    is_random,
     is_record,
     leaves,
     mapped,
@@ -152,7 +153,8 @@ class ShadowTracer(TorchFunctionMode):
         return result if self._paused else self._recorded(func, args, kwargs, result)
 
     def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        name, varies = name_of(func), self._varies((args, kwargs))
+        name = name_of(func)
+        varies = is_random(name) or self._varies((args, kwargs))
         inplace = is_inplace(func, name, kwargs)
         if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
             return self._asked(name, args, kwargs, result) if varies and name not in METADATA else result

@@ -57,6 +57,12 @@ METADATA = frozenset({
 })
 # fmt: on
 
+_RANDOM = frozenset({
+    "alpha_dropout", "bernoulli", "cauchy", "dropout", "dropout1d", "dropout2d", "dropout3d", "exponential",
+    "feature_alpha_dropout", "feature_dropout", "geometric", "gumbel_softmax", "log_normal", "multinomial", "normal",
+    "poisson", "rand", "randint", "randn", "random", "randperm", "rrelu", "uniform",
+})  # fmt: skip
+
 
 def name_of(function: Any) -> str:
     """A torch function's name; of a property's getter or setter, the property's."""
@@ -79,6 +85,11 @@ def is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
     underscore = name.endswith("_") and not name.endswith("__")
     special = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
     return underscore or special or kwargs.get("out") is not None
+
+
+def is_random(name: str) -> bool:
+    """True if a torch function of this name draws random numbers by itself."""
+    return name.removesuffix("_like").removesuffix("_").removeprefix("_") in _RANDOM
 
 
 def autocast_state() -> list[bool]:

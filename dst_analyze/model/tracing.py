@@ -7,10 +7,10 @@ module that owns it. The graph (`graph.py`) says on which rung of the ladder eac
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx, nn
 
@@ -23,6 +23,7 @@ from dst_analyze.model.failures import headline, user_trace
 from dst_analyze.model.graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs import Inputs, as_inputs
 from dst_analyze.model.macs import total_macs
+from dst_analyze.model.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.registered import registered_weights
 from dst_analyze.model.registered_uses import watching_registered
@@ -72,6 +73,17 @@ class Coverage:
         )
 
 
+Mode = Literal["train", "eval"]
+
+
+@dataclass(frozen=True)
+class NoGraph:
+    """Why a model has no graph that could be run in its place in some mode, and where tracing stopped."""
+
+    reason: str
+    place: str = ""
+
+
 @dataclass(frozen=True)
 class TracedModel:
     """A model read: its layers, what was left out and why, and the graph where there is one."""
@@ -86,6 +98,7 @@ class TracedModel:
     macs: int  # per sample
     uncounted: tuple[str, ...]
     notes: tuple[str, ...]
+    mode_graphs: Mapping[Mode, PackedGraph | NoGraph] = field(default_factory=dict, repr=False)
 
     @property
     def graph_module(self) -> fx.GraphModule | None:
@@ -171,7 +184,32 @@ def trace_model(
         macs=macs + audit.missed_macs // inputs.batch_size,
         uncounted=uncounted,
         notes=(*missing, *notes, *graph.notes),
+        mode_graphs=_mode_graphs(model, inputs, graph, runs_in_training=not notes),
     )
+
+
+def _mode_graphs(
+    model: nn.Module, inputs: Inputs, graph: GraphTrace, *, runs_in_training: bool
+) -> dict[Mode, PackedGraph | NoGraph]:
+    """The graphs that can be run in the model's place, mode by mode; one that reads alike is the same object."""
+    if graph.fixed_values:
+        graph = trace_graph(model, inputs, any_values=True)
+    found: dict[Mode, PackedGraph | NoGraph] = {"eval": _runnable(model, graph)}
+    if runs_in_training:
+        found["train"] = _runnable(model, trace_graph(model, inputs, training=True, any_values=True))
+    else:
+        found["train"] = NoGraph("the example does not run in training mode")
+    one, other = found["eval"], found["train"]
+    if isinstance(one, PackedGraph) and isinstance(other, PackedGraph) and one.same_as(other):
+        found["train"] = one
+    return found
+
+
+def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
+    if graph.graph_module is None:
+        opaque = graph.opaque[0]
+        return NoGraph(opaque.reason, opaque.place)
+    return pack_graph(graph.graph_module, model, rung=graph.rung, fixed_sizes=graph.fixed_sizes)
 
 
 def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import LoadedModel, absolute, load_model
+from dst_analyze.model.packed_graph import PackedGraph
 from dst_analyze.model.preserve import preserved_randomness
+from dst_analyze.model.tracing import Mode, NoGraph, TracedModel
 from dst_analyze.namesakes import MADE_FROM_FILE
 from dst_analyze.sweep.device import Device
 from dst_analyze.sweep.events import Emit, Notice
@@ -32,12 +35,21 @@ class Parcel:
 
     def __reduce__(self) -> tuple[object, ...]:
         traced = self.task.traced
-        light = replace(traced, graph=replace(traced.graph, graph_module=None))
+        light = replace(traced, graph=replace(traced.graph, graph_module=None), mode_graphs=_sendable(traced))
         if isinstance(self.task.source.spec, str | Path):
             light = replace(light, model=None)  # type: ignore[arg-type]  # built anew from its file on arrival
         task = replace(self.task, traced=light, loss=None, recipe=replace(self.task.recipe, hook=None))
         # In this order: data may be of classes that exist only once the user's file has been imported.
         return _arrived, (_UserFile(self.task.source), task)
+
+
+def _sendable(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
+    """The graphs that trials are trained as; none if one of them calls what cannot be pickled by name."""
+    try:
+        pickle.dumps([graph.nodes for graph in traced.mode_graphs.values() if isinstance(graph, PackedGraph)])
+    except UNSENDABLE:
+        return {}
+    return traced.mode_graphs
 
 
 def own(task: Task) -> Task:

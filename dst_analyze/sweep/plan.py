@@ -350,6 +350,7 @@ def _manifest(planned: Planned) -> Manifest:
             macs=traced.macs,
             rung=traced.rung,
             coverage=traced.coverage.describe(),
+            form=task.runs_as,
             skipped=tuple(
                 SkippedLayer(name=s.name, reason=s.reason, place=s.place, params=s.params) for s in traced.skipped
             ),

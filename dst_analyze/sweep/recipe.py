@@ -43,7 +43,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.masking.masked import MaskedModel, Unit
+from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.masking.masks import Unit
 from dst_analyze.sweep.cap import ThresholdCap
 from dst_analyze.sweep.defaults import (
     asked_clock,

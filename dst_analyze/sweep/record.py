@@ -278,6 +278,7 @@ class ModelSummary(Json):
     macs: int | None
     rung: int
     coverage: str
+    form: str = ""  # in which form it was trained, and why; empty in older runs, which were trained as modules
     skipped: tuple[SkippedLayer, ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -104,12 +104,15 @@ def rehearsed(task: Task, loaded: LoadedModel, place: str) -> Task:
     if any(loaded.model.get_parameter(layer.parameter).ndim == 4 for layer in task.traced.layers):
         innermost = replace(task, device=replace(task.device, channels_last=True))
         with suppress(DataError):
-            return replace(innermost, accuracy=step_once(innermost, loaded, place))
-    return replace(task, accuracy=step_once(task, loaded, place))
+            return step_once(innermost, loaded, place)
+    return step_once(task, loaded, place)
 
 
-def step_once(task: Task, loaded: LoadedModel, place: str) -> bool:
-    """One step on the first batch and a test, on a masked copy; says whether this is a classification."""
+def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
+    """Take one step on the first batch and score one, on a masked copy.
+
+    Returns the task with what that has shown: whether it is a classification, and in which form it is trained.
+    """
     with running("the training data", DataError, file=loaded.file):
         batch = task.device.moved(first_batch(task.train_data, place=place))
     _refuse_nan(_looked_at(task.train_data, batch), place)
@@ -133,7 +136,15 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> bool:
         if task.test_data is not task.train_data:
             _refuse_nan(_looked_at(task.test_data, test), "test_data()")
         evaluate(masked, [test], objective, task.device)
-    return accuracy
+    return replace(task, accuracy=accuracy, runs_as=_runs_as(task, masked.train(), inputs))
+
+
+def _runs_as(task: Task, masked: MaskedModel, inputs: Inputs) -> str:
+    """In which form a batch is trained, and why not as a graph if it is not."""
+    with task.device.precision():
+        if masked.form.train == "graph" and not inputs.call(masked.uses_graph):
+            return "modules: batches are not called as the example is, or the graph is not equal for them"
+    return str(masked.form)
 
 
 def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, place: str) -> Any:
@@ -179,7 +190,7 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
                 settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,
                 steps=min(_SETTLING, task.steps), alpha=0.0, on_step=lambda step, loss: False,
             )  # fmt: skip
-        masked = task.mask(settled).to(task.device.name).train()
+        masked = task.mask(settled, form="modules").to(task.device.name).train()
         squares = torch.zeros_like(masked.thresholds, dtype=torch.float64)
         batches = islice(task.train_data.stream(seed), _NOISE_BATCHES)
         for number, batch in enumerate(task.device.batches(batches), 1):

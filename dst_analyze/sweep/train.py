@@ -46,14 +46,14 @@ def train(
     for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
         with device.precision():
             outputs = objective.inputs(batch).call(model)
-            loss = total = objective.loss(outputs, batch)
+            loss = objective.loss(outputs, batch)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(step)
-        if isinstance(model, MaskedModel):
-            total = loss + alpha * model.sparsity_loss()
         optimizer.zero_grad()
-        torch.autograd.backward(total)
+        torch.autograd.backward(loss)
+        if isinstance(model, MaskedModel):
+            model.add_sparsity_gradient(alpha)
         optimizer.step()
         schedule.step()
         if on_step(step, value):

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dst_analyze.masking.layer import lay_out, units_of
-from dst_analyze.masking.masked import MaskedModel, mask_model
+from dst_analyze.masking.masked import AskedForm, MaskedModel, mask_model
 from dst_analyze.model.copying import copied
 from dst_analyze.model.loading import LoadedModel, load_model
 from dst_analyze.model.preserve import preserved_randomness
@@ -86,6 +86,8 @@ class Task:
     threads: int = 1
     loss: LossHook | None = None
     warmed: Warmed = field(default_factory=dict)
+    form: AskedForm = "auto"
+    runs_as: str = ""  # in which form trials are trained, and why, once a batch was tried
 
     def effective_alpha(self, key: TrialKey) -> float:
         """What the regulariser of a trial is multiplied by: zero in the dense one."""
@@ -109,7 +111,7 @@ class Task:
     def _weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
         return {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
 
-    def mask(self, model: nn.Module) -> MaskedModel:
+    def mask(self, model: nn.Module, *, form: AskedForm | None = None) -> MaskedModel:
         """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
         return mask_model(
             replace(self.traced, model=model),
@@ -119,6 +121,7 @@ class Task:
             unit=self.recipe.unit,
             on_collapse=on_collapse_of(self.config),
             steps=self.steps,
+            form=form or self.form,
         )
 
 

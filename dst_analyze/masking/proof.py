@@ -1,0 +1,201 @@
+"""The proof that a masked model's graph does what its modules do, to the bit.
+
+Copies of the masked model are run and trained for a step or two in either form, with the same random numbers, at two
+batch sizes, with weights beside the model's own and thresholds that prune. Compared are outputs, gradients of weights,
+thresholds and inputs, buffers, plain attributes of modules, and how many random numbers were drawn.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from dst_analyze.masking.masks import Backend
+from dst_analyze.masking.operator import EAGER
+from dst_analyze.model.calls import CallShape, OutputShape
+from dst_analyze.model.inputs import Inputs
+from dst_analyze.model.packed_graph import PackedGraph
+from dst_analyze.model.preserve import preserved
+from dst_analyze.model.tracing import Mode
+
+if TYPE_CHECKING:
+    from dst_analyze.masking.masked import MaskedModel
+
+_SEED = 20200426
+_NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than the proof
+
+Run = Callable[[Inputs], Any]
+Record = list[tuple[str, Any]]
+
+
+class MismatchError(Exception):
+    """The graph does not do what the modules do."""
+
+
+def prove_equal(
+    masked: MaskedModel, mode: Mode, packed: PackedGraph, calls: CallShape, example: Inputs
+) -> tuple[CallShape, OutputShape]:
+    """Return what calls the graph can take, and how the model's outputs look.
+
+    Raises:
+        MismatchError: Graph and modules differ.
+        UnsupportedCallError: The model returns what no graph returns.
+    """
+    example = example.to(masked.thresholds.device)
+    other = _other_batch(example)
+    batches = [example] if other is None else [example, other]
+    outputs: list[Any] = []
+    # Which loops compute the masks is not what is proven, but they must not change meanwhile.
+    backend: Backend = "eager" if masked.masking.kernels is EAGER else "compiled"
+    with preserved(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = _copy(masked, mode, backend)
+        drawn = _python_randomness()
+
+        def run_modules(inputs: Inputs) -> Any:
+            outputs.append(inputs.call(own.run_modules))
+            return outputs[-1]
+
+        expected = _observe(own, mode, batches, run_modules)
+        if drawn != _python_randomness():
+            raise MismatchError("the model draws random numbers from Python or numpy, which a graph would build in")
+        shape = OutputShape.of(outputs[0])
+        outputs.clear()
+        own = _copy(masked, mode, backend)  # the first one is gone by now
+        graph = own.make_graph(mode, packed)
+
+        def run_graph(inputs: Inputs) -> Any:
+            tensors = calls.flatten(inputs.args, inputs.kwargs)
+            if tensors is None:
+                raise MismatchError("the graph cannot take the call")
+            return shape.rebuild(graph.forward(*tensors))
+
+        found = _observe(own, mode, batches, run_graph)
+    for (what, theirs), ours in zip(expected, found, strict=False):
+        if (what, theirs) != ours:
+            raise MismatchError(f"the graph differs from the modules in {what}")
+    if len(expected) != len(found):
+        raise MismatchError("the graph differs from the modules in what it returns")
+    if len(batches) == 1:  # the model runs at this batch size only
+        calls = replace(calls, batch=-1, any_size=False)
+    return calls, shape
+
+
+def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
+    """A copy to try things on: weights a little beside the model's, so that no zero hides a fault, and half pruned."""
+    _seed()
+    own = copy.deepcopy(masked)
+    own.masking.backend = backend
+    own.train(mode == "train")
+    noise = torch.randn(_NOISE)
+    with torch.no_grad():
+        for parameter in own.model.parameters():
+            if parameter.is_floating_point() and (count := parameter.numel()):
+                size = float(parameter.detach().float().abs().mean())
+                beside = noise.repeat(1 + count // _NOISE)[:count].view(parameter.shape)
+                parameter.add_(beside.to(parameter), alpha=0.1 * size + 0.01)
+        magnitudes = own.typical_magnitudes()
+        own.thresholds.copy_(0.5 * (magnitudes if own.units is None else magnitudes / own.units))
+    return own
+
+
+def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> Record:
+    """Run and train a copy, and write down all there is to compare.
+
+    A batch size that the model itself refuses is taken out of ``batches``.
+    """
+    seen: Record = []
+    optimizer = torch.optim.SGD(own.parameters(), lr=0.01)
+    for inputs in list(batches):
+        first = inputs is batches[0]
+        leaves = inputs.map(lambda t: t.detach().clone().requires_grad_(t.is_floating_point() or t.is_complex()))
+        try:
+            results = tree_leaves(run(leaves.map(lambda t: t.clone())))  # no leaves: a model may write into its inputs
+        except (MemoryError, MismatchError):
+            raise
+        except Exception:
+            if first:
+                raise
+            batches[:] = batches[:1]
+            continue
+        seen += [(f"output {at}", _digest(leaf)) for at, leaf in enumerate(results)]
+        if mode == "eval" and not first:
+            break
+        loss = _loss(results)
+        optimizer.zero_grad()
+        if loss is not None:
+            loss.backward()
+        seen += [(f"the gradient of {name}", _digest(p.grad)) for name, p in own.named_parameters()]
+        seen += [(f"the gradient of input {at}", _digest(t.grad)) for at, t in enumerate(leaves.tensors())]
+        optimizer.step()
+    if mode == "eval":  # as scores are taken: other kernels may serve where nothing is differentiated
+        with torch.no_grad():
+            results = tree_leaves(run(batches[0].map(lambda t: t.clone())))
+        seen += [(f"output {at} without gradients", _digest(leaf)) for at, leaf in enumerate(results)]
+    seen += [(f"buffer {name}", _digest(buffer)) for name, buffer in own.model.named_buffers()]
+    seen += [(f"the attribute {name}, which forward sets", value) for name, value in _attributes(own.model)]
+    seen.append(("the random numbers it draws", _digest(torch.get_rng_state())))
+    return seen
+
+
+def _seed() -> None:
+    torch.manual_seed(_SEED)
+    random.seed(_SEED)
+    np.random.seed(_SEED)
+
+
+def _python_randomness() -> tuple[Any, ...]:
+    """Where the generators of Python and numpy stand."""
+    return random.getstate(), repr(np.random.get_state(legacy=False))
+
+
+def _other_batch(inputs: Inputs) -> Inputs | None:
+    """Twice the batch; None if the inputs have no batch axis."""
+    size = inputs.batch_size
+    if not any(tensor.ndim and tensor.shape[0] == size for tensor in inputs.tensors()):
+        return None
+    return inputs.map(lambda t: torch.cat([t, t.flip(0)]) if t.ndim and t.shape[0] == size else t)
+
+
+def _loss(results: Sequence[Any]) -> torch.Tensor | None:
+    """A number that every output has a different say in."""
+    loss: torch.Tensor | None = None
+    for leaf in results:
+        if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not leaf.numel():
+            continue
+        values = torch.view_as_real(leaf) if leaf.is_complex() else leaf
+        weights = torch.linspace(-1, 1, values.numel(), device=values.device).view(values.shape)
+        part = (values.float() * weights).sum() / math.sqrt(values.numel())
+        loss = part if loss is None else loss + part
+    return loss
+
+
+def _digest(value: Any) -> Any:
+    """The bits of a tensor in little space; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    value = value.detach()
+    if value.layout is not torch.strided:
+        value = value.to_dense()
+    flat = value.cpu().contiguous().flatten()
+    data = flat.view(torch.uint8) if flat.numel() else flat.to(torch.uint8)
+    return tuple(value.shape), str(value.dtype), hashlib.sha256(data.numpy()).hexdigest()
+
+
+def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Plain attributes of all modules, which a forward may set: counters and flags."""
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, bool | int | float | str) and key != "training":
+                yield f"{name}.{key}".lstrip("."), value
