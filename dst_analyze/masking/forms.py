@@ -86,9 +86,9 @@ class GraphForm:
         return tensors if self.proven[key] else None
 
     def surroundings(self, masked: MaskedModel, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """What a proof holds for: device, autocast, and the inputs' sizes if such are built into the graph."""
+        """What a proof holds for: device, dtype, autocast, and the inputs' sizes if such are built into the graph."""
         sizes = tuple(tuple(tensor.shape) for tensor in tensors) if self.packed.fixed_sizes else ()
-        return (masked.thresholds.device, *autocast_state(), *sizes)
+        return (masked.thresholds.device, masked.thresholds.dtype, *autocast_state(), *sizes)
 
     def _holds(self, masked: MaskedModel, inputs: Inputs) -> bool:
         try:

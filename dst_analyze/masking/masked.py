@@ -125,6 +125,7 @@ class MaskedModel(nn.Module):
             else:
                 module = self.make_graph(form.mode, form.packed)
             self._graph_modules[form.mode] = module
+            self._inlined[form.mode] = inlined_modules(form.packed, self.model)
         return module
 
     def make_graph(self, mode: Mode, packed: PackedGraph) -> fx.GraphModule:
@@ -134,8 +135,7 @@ class MaskedModel(nn.Module):
 
     def inlined(self, form: GraphForm) -> list[nn.Module]:
         """The modules whose code the graph of a form replaces."""
-        if form.mode not in self._inlined:
-            self._inlined[form.mode] = inlined_modules(form.packed, self.model)
+        self.graph_module_of(form)
         return self._inlined[form.mode]
 
     def find_forms(self, traced: TracedModel) -> FormChoice:
