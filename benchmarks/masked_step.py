@@ -2,9 +2,10 @@
 
     python benchmarks/masked_step.py [--model NAME ...] [--threshold vector scalar matrix] [--repeats 60] [--out FILE]
 
-A masked step is all of it: masked forward with the reset check, sparsity loss, backward, optimizer. Reported is the
-median of the ratios of neighbouring steps, so that a slow moment of a shared machine hits both sides alike; ``added``
-are the thresholds as a share of the model's parameters.
+A masked step is all of it: masked forward with the reset check, backward, the sparsity gradient, optimizer. ``plain``
+is `mask_model(model, x)` without any option, as from a notebook. Reported is the median of the ratios of neighbouring
+steps, so that a slow moment of a shared machine hits both sides alike; ``added`` are the thresholds as a share of the
+model's parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -24,11 +25,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from dst_analyze.masking.layer import Threshold
-from dst_analyze.masking.masked import MaskedModel, Operator, mask_model
+from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.model.vision import torchvision_module
 
-OPERATORS: tuple[Operator, ...] = ("eager", "compiled")
-BARS = {"lenet-300-100": 1.5, "vgg-16": 1.06, "resnet-18": 1.06, "lstm": 1.2}
+WAYS: dict[str, dict[str, Any]] = {
+    "eager": {"operator": "eager"},
+    "modules": {"operator": "compiled", "form": "modules"},
+    "graph": {"operator": "compiled", "form": "graph"},
+    "plain": {},
+}
+BARS = {"lenet-300-100": 1.15, "vgg-16": 1.02, "resnet-18": 1.02, "lstm": 1.02}
 
 
 class Rows(nn.Module):
@@ -81,10 +87,10 @@ def stepper(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
 
     def step() -> None:
         loss = F.cross_entropy(model(x), y)
-        if masked is not None:
-            loss = loss + 1e-5 * masked.sparsity_loss()
         optimizer.zero_grad()
         loss.backward()
+        if masked is not None:
+            masked.add_sparsity_gradient(1e-5)
         optimizer.step()
 
     return step
@@ -94,9 +100,9 @@ def measure(name: str, repeats: int, thresholds: Sequence[Threshold]) -> list[di
     torch.manual_seed(0)
     model, x = MODELS[name]()
     steps, added = {"dense": stepper(model, x)}, {}
-    for operator, threshold in product(OPERATORS, thresholds):
-        masked = mask_model(model, x[:2], operator=operator, threshold=threshold)
-        steps[operator + threshold] = stepper(masked, x)
+    for way, threshold in product(WAYS, thresholds):
+        masked = mask_model(model, x[:2], threshold=threshold, **WAYS[way])
+        steps[way + threshold] = stepper(masked, x)
         added[threshold] = masked.thresholds.numel() / sum(p.numel() for p in model.parameters())
     for step in steps.values():
         for _ in range(3):
@@ -108,12 +114,12 @@ def measure(name: str, repeats: int, thresholds: Sequence[Threshold]) -> list[di
             step()
             seconds[key].append(time.perf_counter() - start)
     rows = []
-    for operator, threshold in product(OPERATORS, thresholds):
-        ratios = [a / b for a, b in zip(seconds[operator + threshold], seconds["dense"], strict=True)]
+    for way, threshold in product(WAYS, thresholds):
+        ratios = [a / b for a, b in zip(seconds[way + threshold], seconds["dense"], strict=True)]
         rows.append(
             {
                 "model": name,
-                "operator": operator,
+                "way": way,
                 "threshold": threshold,
                 "added": round(added[threshold], 5),
                 "ratio": round(statistics.median(ratios), 3),
@@ -132,7 +138,7 @@ def main() -> None:
     parser.add_argument("--out")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = ["model,operator,threshold,added,ratio,bar,dense_ms"]
+    lines = ["model,way,threshold,added,ratio,bar,dense_ms"]
     for name in options.model or MODELS:
         repeats = options.repeats or {"lenet-300-100": 400, "lstm": 60}.get(name, 15)
         for row in measure(name, repeats, options.threshold):

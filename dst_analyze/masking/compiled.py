@@ -19,8 +19,9 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -172,81 +173,121 @@ def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
     return (sizes[0], sizes[1], sizes[2], sizes[3]) if fits else None
 
 
+@dataclass(frozen=True)
+class _Group:
+    """What the loops need to know of a group of weights, made once."""
+
+    levels: tuple[Levels, ...]
+    starts: tuple[int, ...]  # where each weight's thresholds begin
+    places: ctypes.Array[ctypes.c_int64]  # both, as C takes them
+    pointers: type[ctypes.Array[ctypes.c_void_p]]
+    largest: int
+
+    def addresses(self, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
+        return self.pointers(*[tensor.data_ptr() for tensor in tensors])
+
+
 class Compiled:
     """The operator through the C loops; a group of weights they do not fit goes through the eager ones."""
 
     def __init__(self, libraries: dict[torch.dtype, ctypes.CDLL]) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_int64
 
-        def typed(name: str, pointers: int, *extra: type, result: type | None = size) -> dict[torch.dtype, Loop]:
+        def typed(name: str, arguments: list[type], result: type | None = None) -> dict[torch.dtype, Loop]:
             loops = {dtype: getattr(library, name) for dtype, library in libraries.items()}
             for loop in loops.values():
-                loop.argtypes, loop.restype = [pointer] * pointers + [size] * 4 + list(extra), result
+                loop.argtypes, loop.restype = arguments, result
             return loops
 
-        self._forward, self._count = typed("forward", 3), typed("count", 2)
-        self._backward = typed("backward", 5, ctypes.c_int, result=None)
+        self._forward = typed("forward", [pointer] * 3 + [size] * 4, size)
+        self._count = typed("count", [pointer] * 2 + [size] * 4, size)
+        self._backward = typed("backward", [pointer] * 5 + [size] * 4 + [ctypes.c_int])
+        self._forward_all = typed("forward_all", [size] + [pointer] * 5)
+        self._backward_all = typed("backward_all", [size] + [pointer] * 6 + [ctypes.c_int])
 
     def forward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
     ) -> list[torch.Tensor]:
-        folds = _folds(masking, thresholds, weights)
-        if folds is None:
+        group = _fitting(masking, thresholds, weights)
+        if group is None:
             return EAGER.forward(masking, thresholds, weights, counts)
-        loop, masked = self._forward[thresholds.dtype], [torch.empty_like(weight) for weight in weights]
-        for weight, result, (fold, part) in zip(weights, masked, folds, strict=True):
-            kept = _run(loop, fold, [weight.data_ptr(), part, result.data_ptr()], "wtw", thresholds.element_size())
-            if counts is not None:
-                counts.append(sum(kept))
+        masked, t = [torch.empty_like(weight) for weight in weights], thresholds.data_ptr()
+        kept: Iterable[int]
+        if _alone(group):
+            kept = (ctypes.c_int64 * len(weights))()
+            loop = self._forward_all[thresholds.dtype]
+            loop(len(weights), group.addresses(weights), t, group.addresses(masked), group.places, kept)
+        else:
+            loop, width = self._forward[thresholds.dtype], thresholds.element_size()
+            kept = [
+                sum(_run(loop, levels, [weight.data_ptr(), t + width * start, result.data_ptr()], "wtw", width))
+                for weight, result, levels, start in zip(weights, masked, group.levels, group.starts, strict=True)
+            ]
+        if counts is not None:
+            counts.extend(kept)
         return masked
 
     def backward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, grads: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-        folds = _folds(masking, thresholds, weights)
-        if folds is None or any(grad is not None and grad.dtype != thresholds.dtype for grad in grads):
+        group = _fitting(masking, thresholds, weights)
+        if group is None or any(grad is not None and grad.dtype != thresholds.dtype for grad in grads):
             return EAGER.backward(masking, thresholds, weights, grads)
         given = [
             grad.contiguous() if grad is not None else torch.zeros_like(weight)
             for grad, weight in zip(grads, weights, strict=True)
         ]
-        loop, code, width = self._backward[thresholds.dtype], CODES[masking.estimator], thresholds.element_size()
         results, grad_thresholds = [torch.empty_like(weight) for weight in weights], torch.empty_like(thresholds)
-        shift = grad_thresholds.data_ptr() - thresholds.data_ptr()
-        for grad, weight, result, (fold, part) in zip(given, weights, results, folds, strict=True):
-            pointers = [grad.data_ptr(), weight.data_ptr(), part, result.data_ptr(), part + shift]
-            _run(loop, fold, pointers, "wwtwt", width, code)
+        t, dt, code = thresholds.data_ptr(), grad_thresholds.data_ptr(), CODES[masking.estimator]
+        if _alone(group):
+            addresses = [group.addresses(tensors) for tensors in (given, weights, results)]
+            loop = self._backward_all[thresholds.dtype]
+            loop(len(weights), addresses[0], addresses[1], t, addresses[2], dt, group.places, code)
+        else:
+            loop, width = self._backward[thresholds.dtype], thresholds.element_size()
+            each = zip(given, weights, results, group.levels, group.starts, strict=True)
+            for grad, weight, result, levels, start in each:
+                own = [t + width * start, result.data_ptr(), dt + width * start]
+                _run(loop, levels, [grad.data_ptr(), weight.data_ptr(), *own], "wwtwt", width, code)
         return [None if grad is None else r for grad, r in zip(grads, results, strict=True)], grad_thresholds
 
     def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
-        folds = _folds(masking, thresholds, weights)
-        if folds is None:
+        group = _fitting(masking, thresholds, weights)
+        if group is None:
             return EAGER.count(masking, thresholds, weights)
-        loop, width = self._count[thresholds.dtype], thresholds.element_size()
+        loop, width, t = self._count[thresholds.dtype], thresholds.element_size(), thresholds.data_ptr()
         return [
-            sum(_run(loop, fold, [weight.data_ptr(), part], "wt", width))
-            for weight, (fold, part) in zip(weights, folds, strict=True)
+            sum(_run(loop, levels, [weight.data_ptr(), t + width * start], "wt", width))
+            for weight, levels, start in zip(weights, group.levels, group.starts, strict=True)
         ]
 
 
-def _folds(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[tuple[Levels, int]] | None:
-    """Each weight's levels and the address of its thresholds; None where the group is not for these loops."""
-    dtype, width = thresholds.dtype, thresholds.element_size()
-    address = thresholds.data_ptr()
-    if thresholds.device.type != "cpu" or dtype not in DTYPES or not thresholds.is_contiguous():
+def _fitting(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _Group | None:
+    """The group as the loops take it; None where they cannot."""
+    dtype = thresholds.dtype
+    if not thresholds.is_cpu or dtype not in DTYPES or not thresholds.is_contiguous():
         return None
-    if any(weight.dtype != dtype or not weight.is_contiguous() for weight in weights):
-        return None
-    folds = _levels(masking)
-    if None in folds:
-        return None
-    starts = itertools.accumulate(masking.sizes, initial=0)
-    return [(fold, address + start * width) for fold, start in zip(folds, starts, strict=False) if fold is not None]
+    for weight in weights:
+        if weight.dtype != dtype or not weight.is_contiguous():
+            return None
+    return _group(masking)
 
 
 @functools.lru_cache(maxsize=4096)
-def _levels(masking: Masking) -> list[Levels | None]:
-    return [levels(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
+def _group(masking: Masking) -> _Group | None:
+    found = [levels(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
+    if None in found:
+        return None
+    all_levels = tuple(one for one in found if one is not None)
+    starts = tuple(itertools.accumulate(masking.sizes[:-1], initial=0))
+    numbers = [number for start, one in zip(starts, all_levels, strict=True) for number in (start, *one)]
+    places = (ctypes.c_int64 * len(numbers))(*numbers)
+    return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)))
+
+
+def _alone(group: _Group) -> bool:
+    """True if one thread does it all, in one call."""
+    return group.largest < _THREADED or torch.get_num_threads() < 2
 
 
 def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:

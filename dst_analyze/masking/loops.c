@@ -103,3 +103,20 @@ void backward(const REAL *restrict g, const REAL *restrict w, const REAL *restri
     else
         pull_all(g, w, t, dw, dt, G, A, R, C, 0);
 }
+
+/* All weights of a group in one call. places[i] is where the thresholds of weight i begin, and its G, A, R, C. */
+void forward_all(int64_t n, const REAL *const *w, const REAL *t, REAL *const *p, const int64_t (*places)[5],
+                 int64_t *kept) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *at = places[i];
+        kept[i] = forward(w[i], t + at[0], p[i], at[1], at[2], at[3], at[4]);
+    }
+}
+
+void backward_all(int64_t n, const REAL *const *g, const REAL *const *w, const REAL *t, REAL *const *dw, REAL *dt,
+                  const int64_t (*places)[5], int long_tail) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *at = places[i];
+        backward(g[i], w[i], t + at[0], dw[i], dt + at[0], at[1], at[2], at[3], at[4], long_tail);
+    }
+}
