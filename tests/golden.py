@@ -10,9 +10,10 @@ decides which clone is run, so the sums of another one can be made with this scr
 Every file of a run folder counts, except
 - ``timing.json`` (seconds), the lock, and ``SHA256SUMS`` (made of the other sums);
 - in ``verification.json``: ``latency_ms`` and ``memory``, which are measured, are set to 0;
+- in ``report.html``: the seconds of training, in the table of how the run was made, are set to 0;
 - the scratch folder's own name, which is replaced by ``SCRATCH`` wherever it stands.
 What the commands print counts as well (``stdout.txt``), except the proof's, which shows latencies. ``report.html`` is
-the one from before the proof, for the same reason.
+the one from before the proof, for the same reason. ``--fresh`` is not among the options: its weights are random.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import time
 import zipfile
 from pathlib import Path
 
-os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"}
 
 NETS = "golden_nets.py"
 ALWAYS = ("--device", "cpu", "--jobs", "1", "--quiet", "--batch-size", "64")
@@ -41,13 +42,16 @@ SWEEPS = {
     "residual": ("Residual", "--alphas", "1e-6,1e-5,3e-5", "--steps", "60", "--baselines", "magnitude"),
     "recurrent": ("Recurrent", "--alphas", "1e-6,1e-5", "--steps", "40", "--optimizer", "adam", "--round-to", "4"),
     "attention": ("Attention", "--alphas", "1e-6,1e-5", "--steps", "60", "--exclude", "out", "--target-macs", "0.6"),
-    "tied": ("Tied", "--target-remaining", "0.5", "--steps", "40", "--threshold", "scalar", "--fresh"),
+    "tied": ("Tied", "--target-remaining", "0.5", "--steps", "40", "--threshold", "scalar"),
 }
 PROVEN = "mlp"
 """The sweep whose suggestion is trained as well."""
 
 _LEFT_OUT = ("timing.json", "SHA256SUMS", ".lock")
-_MEASURED = re.compile(rb'("(?:latency_ms|memory)": ?)[-+.\deE]+')
+_MEASURED = {
+    "verification.json": re.compile(rb'(?<="latency_ms": )[-+.\deE]+|(?<="memory": )\d+'),
+    "report.html": re.compile(rb"(?<=<dt>time</dt><dd>)[^<]*?(?= of training in )"),
+}
 
 
 def main() -> int:
@@ -116,7 +120,7 @@ def result_files(scratch: Path, sweep: str) -> dict[str, bytes]:
 def normalised(path: Path, scratch: Path) -> bytes:
     """Return a file's bytes as they do not change from run to run."""
     data = path.read_bytes().replace(os.fsencode(scratch), b"SCRATCH")
-    return _MEASURED.sub(rb"\g<1>0", data) if path.name == "verification.json" else data
+    return _MEASURED[path.name].sub(b"0", data) if path.name in _MEASURED else data
 
 
 def read_sums(file: Path) -> dict[str, str]:

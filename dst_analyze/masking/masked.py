@@ -22,7 +22,8 @@ from dst_analyze.masking.layer import MaskedLayer, Threshold, grouped, lay_out, 
 from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
-from dst_analyze.model.tracing import SELECTED_AWAY, TracedModel, trace_model
+from dst_analyze.model.skip_cause import SkipCause
+from dst_analyze.model.tracing import TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
 Unit = Literal["one", "layer"]
@@ -308,12 +309,12 @@ def mask_model(
 
 
 def _why_nothing(traced: TracedModel) -> str:
-    if any(skipped.reason in SELECTED_AWAY for skipped in traced.skipped):
+    if any(skipped.cause in (SkipCause.NOT_INCLUDED, SkipCause.EXCLUDED) for skipped in traced.skipped):
         return "--include and --exclude leave no layer"
     quantised = [module for module in traced.model.modules() if ".quantized" in type(module).__module__]
     if quantised:
         return f"it is quantised ({type(quantised[0]).__name__}), mask the model it was made from"
-    wrong = next((skipped for skipped in traced.skipped if skipped.reason.startswith("dtype ")), None)
+    wrong = next((skipped for skipped in traced.skipped if skipped.cause is SkipCause.DTYPE), None)
     return f"{wrong.name}: {wrong.reason}" if wrong else "no weight reaches a matmul or a convolution"
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 from pydantic_core import PydanticCustomError
 
 from dst_analyze.errors import OptionError
+from dst_analyze.model.skip_cause import SkipCause
 from dst_analyze.sweep.search import Target
 
 SCHEMA: Final = 3
@@ -271,6 +272,11 @@ class SkippedLayer(Json):
     reason: str
     place: str = ""
     params: int = 0
+
+    @property
+    def cause(self) -> SkipCause | None:
+        """The reason as a value; None if this version does not know it."""
+        return SkipCause.of_reason(self.reason)
 
 
 class ModelSummary(Json):
