@@ -42,6 +42,7 @@ def rank_layers(
     by_alpha, between = _by_alpha(made, evidence, costs)
     return Ranking(
         verdict=verdict,
+        why=why,
         caveats=caveats,
         notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs)),
         statistics=evidence.agreement,

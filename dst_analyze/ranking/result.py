@@ -36,14 +36,15 @@ def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
 class Ranking:
     """Layers by redundancy, with how sure that is; docs/ranking.md says what each number means.
 
-    ``caveats`` stand beside the verdict and change no label. ``table`` has a row per layer, the most redundant first;
+    ``why`` is the reason for the verdict, a clause; ``caveats`` stand beside it and change no label. ``notes`` say what
+    can and cannot be concluded, the verdict first. ``table`` has a row per layer, the most redundant first;
     ``by_alpha`` each layer's ratio, its spread over seeds, its rank, the share that was gone and the loss of score at
     each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must shrink
-    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas; ``notes`` what can and
-    cannot be concluded.
+    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas.
     """
 
     verdict: Verdict
+    why: str
     caveats: tuple[Caveat, ...]
     notes: tuple[str, ...]
     statistics: Agreement
