@@ -35,7 +35,8 @@ def rank_layers(
     shrink together. ``draws`` and ``seed`` are the bootstrap's: the same ones give the same numbers.
     """
     made = measured(source, groups)
-    costs = costs_of(source) if isinstance(source, SweepRecord) else None
+    record = source if isinstance(source, SweepRecord) else None
+    costs = None if record is None else costs_of(record)
     evidence = weigh(made, draws, np.random.default_rng(seed))
     verdict, why = judge(evidence.agreement)
     caveats = tuple(caveats_of(evidence.agreement, verdict))
@@ -51,6 +52,7 @@ def rank_layers(
         alpha_correlation=between,
         trials=typed(made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]]),
         groups=_groups(made, draws, seed, costs),
+        record=record,
     )
 
 

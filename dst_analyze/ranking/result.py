@@ -13,6 +13,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.ranking import formats
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.verdict import LABELS, Caveat, Verdict
+from dst_analyze.sweep.record import SweepRecord
 
 Key = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -40,7 +41,8 @@ class Ranking:
     can and cannot be concluded, the verdict first. ``table`` has a row per layer, the most redundant first;
     ``by_alpha`` each layer's ratio, its spread over seeds, its rank, the share that was gone and the loss of score at
     each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must shrink
-    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas.
+    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas. ``record`` is the sweep
+    that was ranked; None for a ranking of ratios from elsewhere, or one that was read from CSV or JSON.
     """
 
     verdict: Verdict
@@ -53,6 +55,7 @@ class Ranking:
     alpha_correlation: pd.DataFrame
     trials: pd.DataFrame
     groups: pd.DataFrame | None = None
+    record: SweepRecord | None = None
 
     @property
     def agreement(self) -> float:
