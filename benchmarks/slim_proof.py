@@ -32,12 +32,14 @@ import pandas as pd
 import torch
 from torch import nn
 
+from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.slimming.budget import RULES
 from dst_analyze.slimming.contenders import Contender
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.density import Evidence, GroupEvidence
 from dst_analyze.slimming.groups import Coupling
 from dst_analyze.slimming.plan import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
+from dst_analyze.slimming.ranked import ranked_layers
 from dst_analyze.slimming.values import Limits, SlimPlan
 from dst_analyze.slimming.verify import trained, trained_score
 from dst_analyze.sweep.grid import run_sweep
@@ -71,7 +73,8 @@ class Proof:
         what, share = size.split("=")
         asked = {what: float(share)}
         traced = self.task.traced
-        masks, null = sweep_evidence(self.coupling, self.record), null_evidence(self.coupling, self.record)
+        ranked = ranked_layers(rank_layers(self.record))
+        masks, null = sweep_evidence(self.coupling, self.record, ranked), null_evidence(self.coupling, self.record)
         if name == "torch-pruning":
             widths = by_magnitude(self.task, self.coupling, asked, seed)
             return plan_of(traced, self.coupling, widths, masks, rule=name, asked=asked, limits=Limits(round_to=1))

@@ -54,7 +54,7 @@ class Analysis:
 
     def slim(self, *, write: bool = True, fresh: bool = False, **asked: Any) -> SlimPlan:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
-        plan = suggest_widths(self.traced, self.record, coupling=self.coupling, **asked)
+        plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
             written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
             if written.no_source:
@@ -91,7 +91,7 @@ class Analysis:
         return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
-        return write_report(self.record.folder)
+        return write_report(self.record.folder, self.ranking)
 
     # --- the report's figures, each upon the axes given, else upon new ones ---
 

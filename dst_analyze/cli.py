@@ -184,28 +184,28 @@ def analyze(
         record = run_plan(plan, all_of(*listeners), workers, foretell=foretell)
     from dst_analyze.baselines.measure import add_baselines
     from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
-    from dst_analyze.slimming.suggestion import suggested_once, verified
+    from dst_analyze.slimming.suggestion import rank_and_suggest, verified
 
     told = events if as_json else nobody if quiet else Lines(plan.manifest, console(stderr=True))
     with redirect_stdout(sys.stderr):
-        suggestion = suggested_once(plan.task.traced, record, asked, again=bool(asked or fresh), fresh=fresh)
+        again = bool(asked or fresh)
+        ranking, suggestion = rank_and_suggest(plan.task.traced, record, asked, again=again, fresh=fresh)
         proof = None
         if not isinstance(suggestion, DstError):
             if suggestion.plan.is_advice:
                 told(suggestion.event())
             if verify:
-                told(Notice(f"the report so far: {write_report(record.folder)}"))
+                told(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
                 with chosen_engine(plan.task, plan.again, engine, jobs, ray_address) as workers:
                     proof = verified(plan.task, record, suggestion.plan, verify_seeds, workers, told)
         if methods:
             add_baselines(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say, failed=_say)
-    page = write_report(record.folder)
+    page = write_report(record.folder, ranking)
     told(ReportWritten(str(page)))
     if not as_json:
         from dst_analyze.outcome import show_outcome
-        from dst_analyze.ranking.source import rank_run
 
-        show_outcome(console(), record, rank_run(record), suggestion, proof, page)
+        show_outcome(console(), record, ranking, suggestion, proof, page)
     if open_page:
         _open(page)
     return 0 if record.complete else 1
@@ -230,6 +230,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     dst-analyze slim reports/mymodel-1a2b3c4d --target-params 0.3
     dst-analyze slim reports/mymodel-1a2b3c4d --target-macs 0.5 --keep 'head*' --out smaller
     """
+    from dst_analyze.ranking.source import rank_run
     from dst_analyze.report.page import write_report
     from dst_analyze.slimming.coupling import couple
     from dst_analyze.slimming.plan import suggest_widths
@@ -241,11 +242,11 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     record = read_run(run_folder)
     with redirect_stdout(sys.stderr):
         traced = task_of(record, data_root=data_root).traced
-        coupling = couple(traced)
-        plan = suggest_widths(traced, record, coupling=coupling, **slim_asked(options))
+        coupling, ranking = couple(traced), rank_run(record)
+        plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
         written = write_suggestion(out or record.folder, traced, plan, coupling, fresh=fresh)
     if out is None:
-        write_report(record.folder)
+        write_report(record.folder, ranking)
     stdout = console()
     show_plan(stdout, plan)
     if written.no_source:

@@ -193,7 +193,7 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
     """Return how far the ranking can be trusted, in one sentence."""
     a = ranking.statistics
     if ranking.verdict is Verdict.NONE:
-        return ranking.notes[0].rstrip(".")
+        return f"{ranking.verdict.capitalize()}: {ranking.why}"
     seeds = f"{a.seeds} seed{'' if a.seeds == 1 else 's'}"
     if ranking.verdict is Verdict.UNCONFIRMED:
         return "unconfirmed: one trial shows this order, and no second one has repeated it"

@@ -12,7 +12,7 @@ from torch import nn
 from dst_analyze.analysis import analyze
 from dst_analyze.baselines import measure as measuring
 from dst_analyze.baselines.agreement import read_ways, ways_of
-from dst_analyze.baselines.measure import _pruned, baselines_of, measure
+from dst_analyze.baselines.measure import baselines_of, largest_kept, measure
 from dst_analyze.baselines.values import METHODS, SETTINGS, Baselines, Measurement, methods_of
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError, OptionError
@@ -70,7 +70,7 @@ def test_pruning_keeps_the_largest_and_puts_everything_back(rows, columns, share
     values = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
     weight = nn.Parameter(values.T if transposed else values.clone())
     before = weight.detach().clone()
-    with _pruned(weight, share):
+    with largest_kept(weight, share):
         kept = weight.detach() != 0
         assert int(kept.sum()) == max(1, round(share * weight.numel()))
         assert torch.equal(weight.detach()[kept], before[kept])

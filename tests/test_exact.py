@@ -16,6 +16,8 @@ from zoo import ZOO, StandardisedConv
 
 from dst_analyze import exact_slim
 from dst_analyze.masking.masked import MaskedModel, mask_model
+from dst_analyze.slimming import elementwise, shapes
+from dst_analyze.slimming.calls import Effect, effect_of
 from dst_analyze.slimming.exact import ExactSlim
 
 MODELS: dict[str, Any] = {
@@ -265,6 +267,26 @@ def test_heads_that_nobody_reads_leave():
     net = CASES["attention-module-fast"].build()
     zero(net.attention.out_proj.weight, 2, 3, dim=1)  # of four heads of two channels the second
     assert slimmed(net, CASES["attention-module-fast"].inputs()) == {"attention.in_proj_weight": [1]}
+
+
+def test_where_a_rule_stands_decides_nothing(monkeypatch):
+    """Rules say themselves what they mean to the proof: units leave as before when all are said to be elsewhere."""
+    silent = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+    with torch.no_grad():
+        silent[0].weight[1:3] = 0
+        silent[1].bias[1:3] = 0
+    x = torch.randn(2, 1, 4, 4)
+    before = exact_slim(silent.eval(), x)
+    for rule in (elementwise.elementwise, shapes.reshaped):
+        assert effect_of(rule) is not Effect.UNKNOWN
+        monkeypatch.setattr(rule, "__module__", "somewhere.else")
+    after = exact_slim(silent, x)
+    assert before.new_params == after.new_params < before.params
+
+
+def test_a_users_own_rule_may_hide_anything():
+    assert effect_of(lambda call: call.x) is Effect.UNKNOWN
+    assert effect_of(None) is Effect.UNKNOWN
 
 
 def test_nothing_dead_nothing_done():

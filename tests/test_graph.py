@@ -20,7 +20,7 @@ from einops import rearrange
 from torch import fx, nn
 from torch.nn.utils import rnn
 
-from dst_analyze.model.graph import GraphTrace, trace_graph
+from dst_analyze.model.graph import GraphLimit, GraphTrace, trace_graph
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.vision import make_importable, torchvision_module
 
@@ -354,6 +354,7 @@ def test_sizes_stay_symbolic() -> None:
     assert result.graph_module is not None
     assert result.graph_module(torch.randn(5, 8)).shape == (5, 8)
     assert not any(note.startswith("holds for batch") for note in result.notes)
+    assert not result.limits
 
 
 @pytest.mark.parametrize("batch", [1, 3, 5])
@@ -364,6 +365,7 @@ def test_a_graph_for_one_batch_size_says_so(batch: int) -> None:
     result = trace(Branch(Apply(rows)), torch.randn(batch, 8))
     assert result.rung == 2
     assert any(note.startswith(f"holds for batch size {batch} only") for note in result.notes)
+    assert result.limits == {GraphLimit.ONE_BATCH_SIZE}
 
 
 CONSTANT = torch.arange(8)
@@ -741,6 +743,7 @@ def test_contents_that_decide_are_found_out() -> None:
     result = trace(model, x)
     assert result.rung == 2
     assert "holds for the example's values only" in result.notes
+    assert GraphLimit.EXAMPLE_VALUES in result.limits
     assert any(f"{line_of(either, 1)}: __bool__ of a tensor" in note for note in result.notes)
 
 
@@ -868,6 +871,7 @@ def test_a_billion_parameters_on_meta() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
     assert (result.rung, hidden(model, result)) == (2, set())
     assert "checked on shapes only (meta)" in result.notes
+    assert GraphLimit.SHAPES_ONLY in result.limits
     assert result.graph_module is not None
     assert result.graph_module(torch.empty(4, 8192, device="meta")).shape == (4, 8192)
 

@@ -84,6 +84,16 @@ def test_a_layer_left_out_is_drawn_as_such():
     assert [part.kind for part in structure.parts] == ["end", "layers", "other", "layers", "end"]
 
 
+@pytest.mark.parametrize("reason", ["normalisation: in whatever words", "bias or scale"])
+def test_a_norm_or_a_bias_that_is_skipped_is_not_drawn(reason):
+    graph = chain(["a", "b", "c"])
+    nodes = [node.model_copy(update={"layers": ()}) if node.scope == "b" else node for node in graph.nodes]
+    structure = structure_of(
+        ModelGraph(schema_version=1, nodes=tuple(nodes)), [SkippedLayer(name="b.weight", reason=reason)]
+    )
+    assert [part.title for part in structure.parts] == ["input", "a", "c", "output"]
+
+
 def test_a_resnet_is_folded_and_keeps_its_shape():
     graph = vision("resnet50")
     folded, whole = structure_of(graph), structure_of(graph, fold=False)

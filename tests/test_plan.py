@@ -5,6 +5,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -13,11 +14,12 @@ from safetensors.torch import load_file
 from test_sweep import FILE
 from torch import nn
 
-from dst_analyze import analyze
+from dst_analyze import analyze, rank_layers, suggest_widths
 from dst_analyze.cli import main
-from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading import load_model
 from dst_analyze.model.tracing import trace_model
+from dst_analyze.ranking.verdict import judge
 from dst_analyze.slimming.budget import RULES, Budget, allowed_widths, widths_for
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
@@ -269,6 +271,51 @@ def test_a_plan_goes_to_disk_and_fits_one_model_only(tmp_path):
             SlimPlan.load(tmp_path / "bad.json")
     with pytest.raises(FolderError, match="no plan"):
         SlimPlan.load(tmp_path / "none.json")
+
+
+def ratios(**by_layer):
+    """A table as another tool may have it, of two alphas; a layer's name may begin with an underscore too many."""
+    rows = [(name.strip("_"), alpha, ratio / times) for name, ratio in by_layer.items() for alpha, times in ALPHAS]
+    return pd.DataFrame(rows, columns=["layer", "alpha", "remaining"])
+
+
+ALPHAS = ((1e-5, 1), (1e-4, 2))
+
+
+def test_widths_are_suggested_from_ratios_of_another_tool():
+    ranking = rank_layers(ratios(_0=0.9, _2=0.05, _7=0.9, _9=0.9), draws=10)
+    assert ranking.record is None
+    plan = suggest_widths(TRACED, ranking, coupling=COUPLING, target_params=0.5, round_to=1)
+    kept = {group.group: group.new_width / group.width for group in plan.groups}
+    assert kept["2"] < min(kept["0"], kept["7"])
+    assert plan.trials == 2
+    assert plan.reached["params"] == pytest.approx(0.5, abs=0.05)
+    again = suggest_widths(TRACED, type(ranking).from_json(ranking.to_json()), target_params=0.5, round_to=1)
+    assert again == plan
+
+
+def test_a_ranking_of_other_layers_or_none_at_all_suggests_nothing():
+    with pytest.raises(DataError, match="of other layers than this model's"):
+        suggest_widths(TRACED, rank_layers(ratios(a=0.5, b=0.1), draws=10), coupling=COUPLING)
+    with pytest.raises(OptionError, match="from a ranking, not from a DataFrame") as caught:
+        suggest_widths(TRACED, ratios(_0=0.5), coupling=COUPLING)
+    assert "rank_layers(frame)" in caught.value.hint
+    unpruned = rank_layers(ratios(_0=1.0, _2=1.0).assign(remaining=1.0), draws=10)
+    with pytest.raises(DataError, match="no trial can be used as evidence"):
+        suggest_widths(TRACED, unpruned, coupling=COUPLING)
+
+
+def test_the_whole_job_ranks_once(tmp_path, capsys, monkeypatch, inline):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymodel.py").write_text(FILE)
+    found = []
+    monkeypatch.setattr("dst_analyze.ranking.rank.judge", lambda a: found.append(a) or judge(a))
+    assert main(["mymodel.py", "--alphas", "1e-2,3e-2", "--alpha-scale", "1", "--steps", "20", "--out", "run"]) == 0
+    assert (tmp_path / "run" / "report.html").exists()
+    assert (tmp_path / "run" / "plan.json").exists()
+    grouped = (tmp_path / "run" / "groups.csv").read_text().count("\n") > 1
+    assert len(found) == 1 + grouped  # layers, and groups of them where there are any
+    capsys.readouterr()
 
 
 def test_changed_lines_and_ratios_for_another_tool():

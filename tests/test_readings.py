@@ -122,7 +122,7 @@ def test_scoring_on_the_way_changes_nothing(tmp_path):
     frames = []
     for every in (1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dst_analyze.sweep.readings._SCORED_AFTER", every)
+            patch.setattr("dst_analyze.sweep.readings.STEPS_BETWEEN_SCORES", every)
             out = tmp_path / str(every)
             frames.append(run_sweep(model, data, alphas=[1e-2], steps=40, out=out).frame)
     assert frames[0].equals(frames[1])

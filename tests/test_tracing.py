@@ -11,8 +11,11 @@ from zoo import Residual, TiedHead
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.inputs import Inputs, as_inputs
+from dst_analyze.model.skip_cause import SkipCause
+from dst_analyze.model.skipped import Skipped
 from dst_analyze.model.tracing import trace_model
 from dst_analyze.model.vision import torchvision_module
+from dst_analyze.sweep.record import SkippedLayer
 
 
 def test_facts_of_a_small_net() -> None:
@@ -83,8 +86,28 @@ def test_what_is_skipped_has_its_reason() -> None:
     assert "not reached" in reasons["unused.weight"]
     assert "not registered" in reasons["tensor [8, 8]"]
     assert "layer.bias" not in reasons
+    assert {skipped.name: skipped.cause for skipped in traced.skipped} == {
+        "tensor [8, 8]": SkipCause.UNREGISTERED,
+        "position": SkipCause.NO_PRODUCT,
+        "scale": SkipCause.PER_CHANNEL,
+        "tokens.weight": SkipCause.EMBEDDING,
+        "norm.weight": SkipCause.NORM,
+        "norm.bias": SkipCause.NORM,
+        "unused.weight": SkipCause.UNREACHED,
+        "unused.bias": SkipCause.UNREACHED,
+    }
     assert traced.coverage.weights == 0.5  # the loose matrix reaches an operation and cannot be masked
     assert [layer.name for layer in traced.layers] == ["layer"]
+
+
+@pytest.mark.parametrize("cause", [cause for cause in SkipCause if cause is not SkipCause.DTYPE])
+def test_a_run_folder_gives_the_cause_of_what_was_skipped_back(cause: SkipCause) -> None:
+    skipped = Skipped("a", cause, (2, 3), dtype="torch.complex64")
+    assert SkippedLayer(name="a", reason=skipped.reason).cause is cause
+
+
+def test_a_reason_that_is_not_known_has_no_cause() -> None:
+    assert SkippedLayer(name="a", reason="normalisations differ").cause is None
 
 
 def test_weights_only_used_in_training_are_found() -> None:

@@ -49,7 +49,7 @@ except RuntimeError as error:
 from dst_analyze.model import vision
 first, second = vision.torchvision_module(), vision.torchvision_module()
 import torchvision, torchvision.transforms.v2
-print(first is second is torchvision, len(vision._declared), torchvision.models.get_model("resnet18").fc.out_features)
+print(first is second is torchvision, len(vision.declared), torchvision.models.get_model("resnet18").fc.out_features)
 """,
     )
     assert printed.splitlines() == ["operator torchvision::nms does not exist", "True 1 1000"]
@@ -60,7 +60,7 @@ def test_nothing_is_declared_where_the_operators_exist() -> None:
         HAVE_ITS_OPERATORS,
         """
 from dst_analyze.model import vision
-print(vision.torchvision_module().__name__, vision._declared)
+print(vision.torchvision_module().__name__, vision.declared)
 """,
     )
     assert printed == "torchvision []"

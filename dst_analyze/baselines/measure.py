@@ -109,14 +109,14 @@ def _by_sensitivity(
     for share in SETTINGS["sensitivity"]:
         risen = {}
         for name, weight in weights.items():
-            with _pruned(weight, share):
+            with largest_kept(weight, share):
                 risen[name] = loss() - whole
         yield Measurement(method="sensitivity", setting=share, seed=seed, values=risen)
 
 
 @contextmanager
-def _pruned(weight: nn.Parameter, share: float) -> Iterator[None]:
-    """A weight of which only the largest values are left, for a while."""
+def largest_kept(weight: nn.Parameter, share: float) -> Iterator[None]:
+    """Set all but the largest share of a weight's values to zero while the block runs."""
     before = weight.detach().clone()
     sizes = before.abs().flatten()
     kept = torch.zeros_like(sizes, dtype=torch.bool)

@@ -24,7 +24,8 @@ from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
 from dst_analyze.masking.substitution import Substitution
 from dst_analyze.model.copying import copied
 from dst_analyze.model.packed_graph import PackedGraph
-from dst_analyze.model.tracing import SELECTED_AWAY, Mode, NoGraph, TracedModel, trace_model
+from dst_analyze.model.skip_cause import SkipCause
+from dst_analyze.model.tracing import Mode, NoGraph, TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
 AskedForm = Literal["auto", "graph", "modules"]
@@ -406,12 +407,12 @@ def _backend(operator: Operator, weights: int, steps: int | None) -> Backend:
 
 
 def _why_nothing(traced: TracedModel) -> str:
-    if any(skipped.reason in SELECTED_AWAY for skipped in traced.skipped):
+    if any(skipped.cause in (SkipCause.NOT_INCLUDED, SkipCause.EXCLUDED) for skipped in traced.skipped):
         return "--include and --exclude leave no layer"
     quantised = [module for module in traced.model.modules() if ".quantized" in type(module).__module__]
     if quantised:
         return f"it is quantised ({type(quantised[0]).__name__}), mask the model it was made from"
-    wrong = next((skipped for skipped in traced.skipped if skipped.reason.startswith("dtype ")), None)
+    wrong = next((skipped for skipped in traced.skipped if skipped.cause is SkipCause.DTYPE), None)
     return f"{wrong.name}: {wrong.reason}" if wrong else "no weight reaches a matmul or a convolution"
 
 

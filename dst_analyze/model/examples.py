@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 from dst_analyze.errors import ModelError
-from dst_analyze.model.failures import OURSELVES, did_you_mean
+from dst_analyze.model.failures import did_you_mean
 from dst_analyze.model.userfile import UserModule
+from dst_analyze.package import EXAMPLES, PACKAGE
 
 PREFIX = "example"
-_FOLDER = OURSELVES / "examples"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Example:
 
 def names() -> list[str]:
     """An example goes by its file's name, with dashes."""
-    return sorted(file.stem.replace("_", "-") for file in _FOLDER.glob("[!_]*.py"))
+    return sorted(file.stem.replace("_", "-") for file in EXAMPLES.glob("[!_]*.py"))
 
 
 def import_example(name: str) -> UserModule:
@@ -39,8 +39,8 @@ def import_example(name: str) -> UserModule:
         otherwise = "`dst-analyze --list-examples` shows them"
         raise ModelError(f"There is no example {name!r}.", hint=did_you_mean(name, names(), otherwise))
     stem = name.replace("-", "_")
-    module = importlib.import_module(f"{OURSELVES.name}.{_FOLDER.name}.{stem}")
-    return UserModule(module, f"{PREFIX}:{name}", Path(f"{_FOLDER / stem}.py"), None)
+    module = importlib.import_module(f"{PACKAGE.name}.{EXAMPLES.name}.{stem}")
+    return UserModule(module, f"{PREFIX}:{name}", Path(f"{EXAMPLES / stem}.py"), None)
 
 
 def all_examples() -> Iterator[Example]:

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from dst_analyze.errors import DstError, ModelError
+from dst_analyze.package import PACKAGE
 
-OURSELVES = Path(__file__).parents[1]
 _LIBRARIES = tuple(
-    f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), OURSELVES)
+    f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), PACKAGE)
 )
 _INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _TYPED_IN = ("<stdin>", "<ipython")

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from io import StringIO
 from types import FunctionType
@@ -28,16 +29,24 @@ from dst_analyze.model.copying import copied
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.places import describe_error, place_of
 from dst_analyze.model.preserve import looking, preserved
-from dst_analyze.model.shadow import FROM_NOWHERE, Opaque, ShadowTracer
+from dst_analyze.model.shadow import Opaque, ShadowTracer
 from dst_analyze.model.symbolic import SymbolicTracer, built_in, plain_output
 
-__all__ = ["GraphTrace", "Opaque", "trace_graph"]
+__all__ = ["GraphLimit", "GraphTrace", "Opaque", "trace_graph"]
 
 _SEED = 20200426
 _NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than tracing
 _MOST_ANSWERS = 20  # noted, of the values built in from the example
 # Largest difference between graph and model, relative to the largest value of the output.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+class GraphLimit(Enum):
+    """What a graph was found not to hold for, or not compared by."""
+
+    ONE_BATCH_SIZE = auto()  # it holds for the example's batch size only
+    EXAMPLE_VALUES = auto()  # it holds for the example's values only
+    SHAPES_ONLY = auto()  # there were no values to compare
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class GraphTrace:
     opaque: tuple[Opaque, ...]
     notes: tuple[str, ...]
     parameters: frozenset[str]  # visible in the graph, under every name they go by
+    limits: frozenset[GraphLimit] = frozenset()  # each with a note
     fixed_sizes: bool = False  # answers to questions about the example's sizes are built in
     fixed_values: bool = False  # contents of the example were asked for: other inputs may take another path
 
@@ -98,7 +108,7 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
                 full = ladder.draft(2, partial(_shadowed, strict=True))
             return (full and ladder.proven(full)) or _no_graph(ladder.failure, ladder.notes)
         stopped = full.opaque if full else (ladder.failure,)
-        if any(FROM_NOWHERE in opaque.reason for opaque in stopped) and not _on_meta(own, inputs):
+        if any(opaque.hidden_call for opaque in stopped) and not _on_meta(own, inputs):
             other = _Ladder(own, model, inputs)
             trusting = other.draft(2, partial(_shadowed, trusting=True))
             if trusting and (trace := other.proven(trusting)):
@@ -139,7 +149,8 @@ class _Ladder:
         """The trace, if its graph reproduces the model."""
         try:
             found = _proof(self._own, self._model, self._inputs, draft)
-            return _accepted(self._own, draft, (*self.notes, *draft.notes, *found))
+            notes = (*self.notes, *draft.notes, *(note for _, note in found))
+            return _accepted(self._own, draft, notes, frozenset(limit for limit, _ in found))
         except MemoryError:
             raise
         except Exception as error:
@@ -147,7 +158,7 @@ class _Ladder:
             return None
 
     def _failed(self, rung: int, error: Exception) -> None:
-        self.failure = Opaque("", describe_error(error), place_of(error))
+        self.failure = Opaque.stopped_by(error, "", place_of(error))
         place = f" at {self.failure.place}" if self.failure.place else ""
         self.notes.append(f"rung {rung}: {self.failure.reason}{place}")
 
@@ -210,28 +221,32 @@ def _on_meta(own: nn.Module, inputs: Inputs) -> bool:
     return any(tensor.is_meta for tensor in (*own.parameters(), *own.buffers(), *inputs.tensors()))
 
 
-def _proof(own: nn.Module, model: nn.Module, inputs: Inputs, draft: _Draft) -> list[str]:
-    """Notes on how far the graph holds; a `_MismatchError` where it does not compute what the model computes."""
+_Limits = list[tuple[GraphLimit, str]]
+"""How far a graph holds, each limit with a note for readers."""
+
+
+def _proof(own: nn.Module, model: nn.Module, inputs: Inputs, draft: _Draft) -> _Limits:
+    """Return how far the graph holds; raise `_MismatchError` where it does not compute what the model computes."""
     if _on_meta(own, inputs):
         trial = _Trial(own, draft)
         trial.compare(inputs)
-        return ["checked on shapes only (meta)", *_other_batch(trial, inputs)]
+        return [(GraphLimit.SHAPES_ONLY, "checked on shapes only (meta)"), *_other_batch(trial, inputs)]
     with _other_weights(own, model):
         trial = _Trial(own, draft)
-        notes = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
+        limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
         if trial.telling:
-            return notes
+            return limits
     trial = _Trial(own, draft)  # those weights were too much for it: its own, then
-    notes = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
+    limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
     if trial.telling:
-        return notes
+        return limits
     silence = "the example's output is empty, zero or not finite"
     if draft.specialised:
         raise _MismatchError(f"{silence}: nothing to check the graph by")
-    return [*notes, f"checked on shapes only: {silence}"]
+    return [*limits, (GraphLimit.SHAPES_ONLY, f"checked on shapes only: {silence}")]
 
 
-def _other_values(trial: _Trial, inputs: Inputs) -> list[str]:
+def _other_values(trial: _Trial, inputs: Inputs) -> _Limits:
     """Flipped along every axis the example stays in its domain (tokens stay tokens), and is another one.
 
     Where tensors from nowhere were trusted also smaller: what was made from a sum or a maximum shows then.
@@ -247,13 +262,13 @@ def _other_values(trial: _Trial, inputs: Inputs) -> list[str]:
         if not trial.draft.specialised or trial.draft.trusting:
             raise
         trial.compare(inputs)
-        return ["holds for the example's values only"]
+        return [(GraphLimit.EXAMPLE_VALUES, "holds for the example's values only")]
     except Exception:  # the model refuses the flipped example
         trial.compare(inputs)
     return []
 
 
-def _other_batch(trial: _Trial, inputs: Inputs) -> list[str]:
+def _other_batch(trial: _Trial, inputs: Inputs) -> _Limits:
     """Twice the batch, or of a large one half: whichever is quick."""
     size = inputs.batch_size
 
@@ -265,7 +280,7 @@ def _other_batch(trial: _Trial, inputs: Inputs) -> list[str]:
     try:
         trial.compare(inputs.map(other), record=False)
     except _MismatchError as mismatch:
-        return [f"holds for batch size {size} only: {mismatch}"]
+        return [(GraphLimit.ONE_BATCH_SIZE, f"holds for batch size {size} only: {mismatch}")]
     except Exception:  # the model itself refuses: nothing to hold the graph to
         return []
     return []
@@ -384,10 +399,10 @@ def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
 # --- the result -------------------------------------------------------------------------------------------------
 
 
-def _accepted(own: nn.Module, draft: _Draft, notes: tuple[str, ...]) -> GraphTrace:
+def _accepted(own: nn.Module, draft: _Draft, notes: tuple[str, ...], limits: frozenset[GraphLimit]) -> GraphTrace:
     visible = _visible(own, draft)
     module = _graph_module(own, draft)
-    return GraphTrace(module, draft.rung, draft.opaque, notes, visible, draft.answered, draft.specialised)
+    return GraphTrace(module, draft.rung, draft.opaque, notes, visible, limits, draft.answered, draft.specialised)
 
 
 def _visible(own: nn.Module, draft: _Draft) -> frozenset[str]:

@@ -11,7 +11,9 @@ from types import FrameType
 import torch
 from torch import nn
 
-_MACHINERY = tuple(f"{Path(file).parent}/" for file in (torch.__file__, __file__))
+from dst_analyze.package import PACKAGE
+
+_MACHINERY = tuple(f"{folder}/" for folder in (Path(torch.__file__).parent, PACKAGE / "model"))
 _STANDARD_LIBRARY = f"{Path(traceback.__file__).parent}/"
 
 

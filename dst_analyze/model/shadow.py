@@ -44,7 +44,14 @@ from dst_analyze.model.torch_calls import (
 
 
 class UntraceableError(Exception):
-    """Something happened that no node of a graph can express."""
+    """Something happened that no node of a graph can express.
+
+    ``hidden_call``: a tensor came from a call that torch does not show, and could be taken for a constant.
+    """
+
+    def __init__(self, message: str, *, hidden_call: bool = False) -> None:
+        super().__init__(message)
+        self.hidden_call = hidden_call
 
 
 @dataclass(frozen=True)
@@ -54,9 +61,15 @@ class Opaque:
     name: str
     reason: str  # exception type and message, on one line
     place: str  # file:line where tracing stopped, if known
+    hidden_call: bool = False  # it stopped at a tensor that came from a call that torch does not show
+
+    @classmethod
+    def stopped_by(cls, error: Exception, name: str, place: str) -> Opaque:
+        """Return the part of a model at which an error ended tracing."""
+        hidden_call = isinstance(error, UntraceableError) and error.hidden_call
+        return cls(name, describe_error(error), place, hidden_call)
 
 
-FROM_NOWHERE = "made by a call that torch does not show"
 _MOST_NODES = 50_000  # nobody reads more
 
 
@@ -258,7 +271,7 @@ class ShadowTracer(TorchFunctionMode):
                     result = self._leaf(original, module, args, kwargs)
                 except Exception:
                     raise error from None  # it fails as a whole too: the caller's business, for the first reason
-                self.opaque.append(Opaque(name, describe_error(error), place_of(error) or source_of(module)))
+                self.opaque.append(Opaque.stopped_by(error, name, place_of(error) or source_of(module)))
                 return result
         finally:
             while len(self._stack) > depth:
@@ -360,9 +373,9 @@ class ShadowTracer(TorchFunctionMode):
     def _require_known(self, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or self._is_known(value):
             return
-        what = f"a tensor {list(value.shape)} {FROM_NOWHERE}"
+        what = f"a tensor {list(value.shape)} made by a call that torch does not show"
         if not self._trusting:
-            raise UntraceableError(what)
+            raise UntraceableError(what, hidden_call=True)
         self.specialised = True
         self.answered(what, "a constant")
 

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from torch import nn
 
 from dst_analyze.model.audit import Audit
+from dst_analyze.model.skip_cause import SkipCause
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EXPLAINED = {
+    SkipCause.EMBEDDING: "rows are looked up, not multiplied",
+    SkipCause.NORM: "a scale and a shift per channel",
+    SkipCause.PER_CHANNEL: "one value per channel",
+    SkipCause.NO_PRODUCT: "it is added, multiplied element-wise or looked up",
+}
 
 
 @dataclass(frozen=True)
@@ -17,9 +24,18 @@ class Skipped:
     """A weight left alone."""
 
     name: str
-    reason: str
+    cause: SkipCause
     shape: tuple[int, ...]
     place: str = ""
+    dtype: str = ""  # where that is the cause
+
+    @property
+    def reason(self) -> str:
+        """The cause in words."""
+        if self.cause is SkipCause.DTYPE:
+            return f"dtype {self.dtype} has no order of magnitudes to threshold"
+        explained = _EXPLAINED.get(self.cause)
+        return f"{self.cause}: {explained}" if explained else str(self.cause)
 
     @property
     def params(self) -> int:
@@ -35,18 +51,18 @@ def skipped_parameters(model: nn.Module, audit: Audit, masked: set[str]) -> list
         owner = name.rpartition(".")[0]
         if name in masked or name in reached or (parameter.ndim < 2 and owner in owners):
             continue
-        reason = _reason(model.get_submodule(owner), parameter, read=name in audit.read)
-        result.append(Skipped(name, reason, tuple(parameter.shape)))
+        cause = _cause(model.get_submodule(owner), parameter, read=name in audit.read)
+        result.append(Skipped(name, cause, tuple(parameter.shape)))
     return result
 
 
-def _reason(owner: nn.Module, parameter: nn.Parameter, *, read: bool) -> str:
+def _cause(owner: nn.Module, parameter: nn.Parameter, *, read: bool) -> SkipCause:
     if isinstance(owner, _EMBEDDINGS):
-        return "embedding: rows are looked up, not multiplied"
+        return SkipCause.EMBEDDING
     if "norm" in type(owner).__name__.lower():
-        return "normalisation: a scale and a shift per channel"
+        return SkipCause.NORM
     if not read:
-        return "not reached by the example's forward pass"
+        return SkipCause.UNREACHED
     if parameter.ndim < 2 or parameter.numel() == max(parameter.shape):
-        return "bias or scale: one value per channel"
-    return "reaches no matmul or convolution: it is added, multiplied element-wise or looked up"
+        return SkipCause.PER_CHANNEL
+    return SkipCause.NO_PRODUCT

@@ -27,6 +27,7 @@ from dst_analyze.model.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.registered import registered_weights
 from dst_analyze.model.registered_uses import watching_registered
+from dst_analyze.model.skip_cause import SkipCause
 from dst_analyze.model.skipped import Skipped, skipped_parameters
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 # What is shown of a layer, in tables and in JSON.
 FACTS = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
-NOT_INCLUDED, EXCLUDED = SELECTED_AWAY = ("not matched by --include", "left out by --exclude")
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,14 @@ def trace_model(
     graph = trace_graph(model, inputs)
     found = _layers(copy, audit, graph, inputs.batch_size)
     layers, left_out = _selected(found, tuple(include), tuple(exclude))
-    unmaskable = [use for use in audit.uses.values() if not use.parameter or _refusal(use)]
+    refused = ((use, _refusal(use)) for use in audit.uses.values())
     skipped = (
         *(
-            Skipped(use.parameter or f"tensor {list(use.shape)}", _refusal(use), use.shape, use.place)
-            for use in unmaskable
+            Skipped(
+                use.parameter or f"tensor {list(use.shape)}", cause, use.shape, use.place, dtype=str(use.tensor.dtype)
+            )
+            for use, cause in refused
+            if cause is not None
         ),
         *left_out,
         *skipped_parameters(copy, audit, {alias for layer in found for alias in layer.aliases}),
@@ -244,7 +247,7 @@ def _layers(copy: nn.Module, audit: Audit, graph: GraphTrace, batch: int) -> lis
     aliases: dict[int, list[str]] = {}
     for name, parameter in copy.named_parameters(remove_duplicate=False):
         aliases.setdefault(id(parameter), []).append(name)
-    uses = [(key, use) for key, use in audit.uses.items() if use.parameter and not _refusal(use)]
+    uses = [(key, use) for key, use in audit.uses.items() if _refusal(use) is None]
     names = _names(copy, [use.parameter for _, use in uses])
     return [
         LayerFacts(
@@ -297,13 +300,11 @@ def _kind(model: nn.Module, parameter: str) -> str:
     return type(owner).__name__ if known else "parameter"
 
 
-def _refusal(use: WeightUse) -> str:
-    """Why a weight that does reach an operation cannot carry a mask; empty if it can."""
+def _refusal(use: WeightUse) -> SkipCause | None:
+    """Return why a weight that does reach an operation cannot carry a mask; None if it can."""
     if not use.parameter:
-        return "a trainable tensor that is not registered as a parameter of any module"
-    if not use.tensor.dtype.is_floating_point:
-        return f"dtype {use.tensor.dtype} has no order of magnitudes to threshold"
-    return ""
+        return SkipCause.UNREGISTERED
+    return None if use.tensor.dtype.is_floating_point else SkipCause.DTYPE
 
 
 def _selected(
@@ -320,9 +321,9 @@ def _selected(
     kept, left = [], []
     for layer in layers:
         if include and not _matches(layer, include):
-            left.append(Skipped(layer.name, NOT_INCLUDED, layer.shape, layer.place))
+            left.append(Skipped(layer.name, SkipCause.NOT_INCLUDED, layer.shape, layer.place))
         elif _matches(layer, exclude):
-            left.append(Skipped(layer.name, EXCLUDED, layer.shape, layer.place))
+            left.append(Skipped(layer.name, SkipCause.EXCLUDED, layer.shape, layer.place))
         else:
             kept.append(layer)
     return tuple(kept), left

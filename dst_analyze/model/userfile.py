@@ -15,8 +15,9 @@ from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model import vision
-from dst_analyze.model.failures import OURSELVES, did_you_mean, is_installed, running, shorten, user_trace
+from dst_analyze.model.failures import did_you_mean, is_installed, running, shorten, user_trace
 from dst_analyze.namesakes import MADE_FROM_FILE, FileSpec, tell
+from dst_analyze.package import PACKAGE
 
 SPEC_FORMS = (
     "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
@@ -67,7 +68,7 @@ def imports_from(folder: Path | None) -> Iterator[None]:
 def _forget_namesakes(folder: Path) -> None:
     """Two folders may each hold a `layers.py`: the one imported for another user's file must not serve this one."""
     others = _folders - {folder}
-    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {OURSELVES.name}
+    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {PACKAGE.name}
     loaded = [(name, name.partition(".")[0]) for name in sys.modules]
     stale = {top for name, top in loaded if top in names and _root(name) in others}
     for name, top in loaded:

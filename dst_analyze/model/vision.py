@@ -20,7 +20,8 @@ SCHEMAS = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
 
-_declared: list[torch.library.Library] = []  # a declaration lives only as long as its Library object
+declared: list[torch.library.Library] = []
+"""Where torchvision's operators were declared in its place; a declaration lives as long as its Library object."""
 
 
 def torchvision_module() -> ModuleType:
@@ -43,4 +44,4 @@ class _Doorman(MetaPathFinder):
             library = torch.library.Library("torchvision", "FRAGMENT")
             for schema in SCHEMAS:
                 library.define(schema)
-            _declared.append(library)
+            declared.append(library)

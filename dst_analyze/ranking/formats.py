@@ -16,7 +16,7 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.pairs import Guesses
 from dst_analyze.ranking.statistics import Explained, Interval
-from dst_analyze.ranking.verdict import Caveat, Verdict
+from dst_analyze.ranking.verdict import Caveat, Verdict, why_of_note
 from dst_analyze.sweep.record import alpha_label
 from dst_analyze.text import elide, from_spreadsheet, percent, plain_table, short, spreadsheet_name, visible, wrapped
 
@@ -133,7 +133,7 @@ def from_json(words: str) -> dict[str, Any]:
     try:
         held = json.loads(words)
         return _fields(held, _to_frame(held["table"]))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _foreign("JSON", error) from error
 
 
@@ -196,8 +196,10 @@ def _fields(held: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
         statistics[name] = None if by is None else kind(**_known(by))
     between = held["alpha_correlation"]
     alphas = between["alphas"]
+    verdict = Verdict(held["verdict"])
     return {
-        "verdict": Verdict(held["verdict"]),
+        "verdict": verdict,
+        "why": why_of_note(verdict, held["notes"][0]),
         "caveats": tuple(Caveat(caveat) for caveat in held["caveats"]),
         "notes": tuple(held["notes"]),
         "statistics": Agreement(**statistics),

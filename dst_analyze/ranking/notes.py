@@ -9,7 +9,7 @@ import numpy as np
 from dst_analyze.ranking.evidence import Agreement, Evidence
 from dst_analyze.ranking.measured import USED, Measured
 from dst_analyze.ranking.statistics import COLLAPSED
-from dst_analyze.ranking.verdict import Caveat, Verdict
+from dst_analyze.ranking.verdict import Caveat, Verdict, verdict_note
 from dst_analyze.sweep.record import UNPRUNED, alpha_label
 from dst_analyze.text import elide
 
@@ -27,7 +27,7 @@ def conclusions(
 ) -> Iterator[str]:
     """Yield what can and cannot be concluded, most important first; the first sentence is the verdict."""
     a = evidence.agreement
-    yield f"{verdict.capitalize()}: {why}."
+    yield verdict_note(verdict, why)
     yield from _left_out(made)
     if verdict is not Verdict.NONE:
         yield from _without_training(a)

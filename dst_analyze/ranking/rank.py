@@ -35,13 +35,15 @@ def rank_layers(
     shrink together. ``draws`` and ``seed`` are the bootstrap's: the same ones give the same numbers.
     """
     made = measured(source, groups)
-    costs = costs_of(source) if isinstance(source, SweepRecord) else None
+    record = source if isinstance(source, SweepRecord) else None
+    costs = None if record is None else costs_of(record)
     evidence = weigh(made, draws, np.random.default_rng(seed))
     verdict, why = judge(evidence.agreement)
     caveats = tuple(caveats_of(evidence.agreement, verdict))
     by_alpha, between = _by_alpha(made, evidence, costs)
     return Ranking(
         verdict=verdict,
+        why=why,
         caveats=caveats,
         notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs)),
         statistics=evidence.agreement,
@@ -50,6 +52,7 @@ def rank_layers(
         alpha_correlation=between,
         trials=typed(made.trials[["control", "alpha", "seed", "remaining", "status", "reason"]]),
         groups=_groups(made, draws, seed, costs),
+        record=record,
     )
 
 

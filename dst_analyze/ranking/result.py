@@ -13,6 +13,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.ranking import formats
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.verdict import LABELS, Caveat, Verdict
+from dst_analyze.sweep.record import SweepRecord
 
 Key = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -36,14 +37,16 @@ def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
 class Ranking:
     """Layers by redundancy, with how sure that is; docs/ranking.md says what each number means.
 
-    ``caveats`` stand beside the verdict and change no label. ``table`` has a row per layer, the most redundant first;
+    ``why`` is the reason for the verdict, a clause; ``caveats`` stand beside it and change no label. ``notes`` say what
+    can and cannot be concluded, the verdict first. ``table`` has a row per layer, the most redundant first;
     ``by_alpha`` each layer's ratio, its spread over seeds, its rank, the share that was gone and the loss of score at
     each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must shrink
-    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas; ``notes`` what can and
-    cannot be concluded.
+    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas. ``record`` is the sweep
+    that was ranked; None for a ranking of ratios from elsewhere, or one that was read from CSV or JSON.
     """
 
     verdict: Verdict
+    why: str
     caveats: tuple[Caveat, ...]
     notes: tuple[str, ...]
     statistics: Agreement
@@ -52,6 +55,7 @@ class Ranking:
     alpha_correlation: pd.DataFrame
     trials: pd.DataFrame
     groups: pd.DataFrame | None = None
+    record: SweepRecord | None = None
 
     @property
     def agreement(self) -> float:

@@ -72,6 +72,16 @@ def judge(agreement: Agreement) -> tuple[Verdict, str]:
     return Verdict.CONSISTENT, f"the trials agree about the order of the layers ({said})"
 
 
+def verdict_note(verdict: Verdict, why: str) -> str:
+    """Return the first note of a ranking: its verdict and the reason for it."""
+    return f"{verdict.capitalize()}: {why}."
+
+
+def why_of_note(verdict: Verdict, note: str) -> str:
+    """Return the reason in such a note, which is all that a ranking's JSON and CSV keep of it."""
+    return note.removeprefix(f"{verdict.capitalize()}: ").removesuffix(".")
+
+
 def caveats_of(agreement: Agreement, verdict: Verdict) -> Iterator[Caveat]:
     """Yield what to know beside a verdict, most important first; nothing where there is no ranking."""
     a = agreement

@@ -54,10 +54,13 @@ _LONGEST_TEXT = 1000
 _MOST_UNFOLDED = 300  # parts of a picture that is not folded: beyond it nobody finds anything
 
 
-def write_report(run_folder: Path | str) -> Path:
-    """Write report.html and the tables beside it into a run folder, from that folder alone; returns the page's path."""
+def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path:
+    """Write report.html and the tables beside it into a run folder, from that folder alone; return the page's path.
+
+    Whoever has ranked the run already hands the ``ranking`` on, as its bootstrap takes a while.
+    """
     record = read_run(run_folder)
-    ranking = rank_run(record)
+    ranking = ranking or rank_run(record)
     write_csv(record.folder / TABLE, export_table(record, ranking))
     write_csv(record.folder / TRIAL_TABLE, trial_table(record))
     plan = read_optional(record.folder / PLAN, SlimPlan)

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import networkx as nx
 
+from dst_analyze.model.skip_cause import SkipCause
 from dst_analyze.sweep.record import GraphNode, ModelGraph, SkippedLayer
 
 _ALIKE_BLOCKS, _ALIKE_LAYERS = 3, 5  # so many in a row are worth folding
-_MINOR = ("normalisation", "bias or scale")  # reasons for leaving a weight alone that nobody looks for in a picture
+_MINOR = (SkipCause.NORM, SkipCause.PER_CHANNEL)  # weights that nobody looks for in a picture
 _SIGNS = {"add": "+", "iadd": "+", "add_": "+", "sub": "−", "mul": "×", "imul": "×", "mul_": "×", "cat": "concat"}
 _SIGNS |= {"concat": "concat", "matmul": "matmul", "bmm": "matmul", "scaled_dot_product_attention": "attention"}
 
@@ -64,7 +65,7 @@ def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, f
 
 def _left_out(skipped: Collection[SkippedLayer]) -> set[str]:
     """Modules that hold weights which were not analysed, and are drawn as such."""
-    return {s.name.removesuffix(".weight") for s in skipped if not s.reason.startswith(_MINOR)}
+    return {s.name.removesuffix(".weight") for s in skipped if s.cause not in _MINOR}
 
 
 def _drawn(graph: ModelGraph, left_out: Collection[str]) -> nx.DiGraph:

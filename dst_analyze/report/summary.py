@@ -57,9 +57,8 @@ def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
 
 
 def _why(ranking: Ranking) -> str:
-    """Return the first note without the verdict before it, as a sentence."""
-    text = ranking.notes[0].removeprefix(f"{ranking.verdict.capitalize()}: ")
-    return f"{text[:1].upper()}{text[1:]}"
+    """Return the reason for the verdict as a sentence."""
+    return f"{ranking.why[:1].upper()}{ranking.why[1:]}."
 
 
 def _headline(ranking: Ranking) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -196,25 +197,54 @@ def unlabelled(result: Any) -> Any:
 # --- the table --------------------------------------------------------------------------------------------------
 
 Rule = Callable[[Call], Any]
+
+
+class Effect(Enum):
+    """What the exactness proof may take a rule's operation to do; every value but UNKNOWN hides no sum over channels.
+
+    The rule of such an operation says itself (`Call.inexact`) where an element depends on others along an axis.
+    """
+
+    UNKNOWN = auto()  # anything, as with a user's own rule: it may hide a sum, and all it computes may move
+    NO_HIDDEN_SUM = auto()  # no more than that
+    ELEMENTWISE = auto()  # an element of the result depends on the elements at its place
+    PER_CHANNEL = auto()  # ... on all elements of its channel
+    REARRANGES = auto()  # elements are moved, not computed: the operation can be run on marks as it is
+
+
 _BY_NAME: dict[str, Rule] = {}
 _BY_KIND: dict[type[nn.Module], Rule] = {}
+_EFFECTS: dict[Rule, Effect] = {}
 # Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
 _TORCH = ("torch", "_operator", "builtins", "math")
 
 
-def rules(*names: str) -> Callable[[Rule], Rule]:
+def rules(*names: str, effect: Effect | None = None) -> Callable[[Rule], Rule]:
     """Enter a rule for torch's functions, tensor methods and operators of these names."""
 
     def enter(rule: Rule) -> Rule:
         _BY_NAME.update(dict.fromkeys(names, rule))
+        _set_effect(rule, effect)
         return rule
 
     return enter
 
 
-def module_rule(kind: type[nn.Module], rule: Rule) -> None:
+def module_rule(kind: type[nn.Module], rule: Rule, *, effect: Effect | None = None) -> None:
     """Enter a rule for a class of torch's modules."""
     _BY_KIND[kind] = rule
+    _set_effect(rule, effect)
+
+
+def _set_effect(rule: Rule, effect: Effect | None) -> None:
+    """Keep a rule's effect, which is the same under all names; None leaves what was said of it elsewhere."""
+    if effect is not None and _EFFECTS.setdefault(rule, effect) is not effect:
+        raise ValueError(f"{rule} is entered with two effects, {_EFFECTS[rule]} and {effect}")
+
+
+def effect_of(rule: Rule | None) -> Effect:
+    """Return what a rule's operation does, as far as the exactness proof is concerned."""
+    return Effect.UNKNOWN if rule is None else _EFFECTS.get(rule, Effect.UNKNOWN)
 
 
 def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:

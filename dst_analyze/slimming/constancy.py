@@ -17,9 +17,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
-from dst_analyze.slimming import shapes
-from dst_analyze.slimming.calls import op_name, rule_for
-from dst_analyze.slimming.elementwise import _batch_norm, _batch_norm_module, _prelu, _prelu_module, elementwise
+from dst_analyze.slimming.calls import Effect, effect_of, op_name, rule_for
 
 # fmt: off
 _CHANCE = (
@@ -31,10 +29,8 @@ _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", 
 _WRITING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow")
 _SUMS = ("sum", "mean", "amax")  # of marks, these are marked where any mark went in
 _PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__", "einsum")
-_PER_CHANNEL = (_batch_norm, _batch_norm_module, _prelu, _prelu_module, shapes._pool, shapes._resized)
 CONVOLUTIONS = tuple(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 _INDEXED = ("getitem", "repeat_interleave")  # by a tensor: nothing marks can stand in for
-_ELSEWHERE = ("setitem", "getattr", "index_select")  # of the shape rules: see `_marked`
 
 Seen = Callable[[fx.Node, "ConstancyRun"], None]
 
@@ -115,7 +111,7 @@ class ConstancyRun(fx.Interpreter):
         if n.op == "output" or not tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result):
             return result
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
-        op, rule = op_name(n, module), rule_for(n, module)
+        op, effect = op_name(n, module), effect_of(rule_for(n, module))
         inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         if is_chance(op, n, module):
             return tree_map(_all, result)
@@ -129,13 +125,13 @@ class ConstancyRun(fx.Interpreter):
             marked = self._convolved(n, convolution_of(n, module, self.env.__getitem__), result)
         elif not any(bool(leaf.any()) for leaf in inside):
             return tree_map(_none, result)
-        elif rule is elementwise and isinstance(result, torch.Tensor):
+        elif effect is Effect.ELEMENTWISE and isinstance(result, torch.Tensor):
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
         elif op in ("linear", "Linear", "addmm") or op in _PRODUCTS:
             marked = self._contracted(n, op, module, marks, possible)
-        elif rule in _PER_CHANNEL:
+        elif effect is Effect.PER_CHANNEL:
             marked = _per_channel(inside[0], result) if _batched(op, result) else None
-        elif op in _SUMS or (rule is not None and rule.__module__ == shapes.__name__ and op not in _ELSEWHERE):
+        elif op in _SUMS or effect is Effect.REARRANGES:
             marked = self._run_on(n, marks)
         return marked if _fits(marked, result) else tree_map(_all, result)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from dst_analyze.model.graph import GraphLimit
 from dst_analyze.model.preserve import looking, preserved
 from dst_analyze.model.tracing import LayerFacts, TracedModel
 from dst_analyze.slimming.grouping import Grouping
@@ -42,7 +43,7 @@ def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
     """
     size = traced.inputs.batch_size
     tensors = [tensor.clone() for tensor in traced.inputs.tensors()]
-    if size <= 2 or any(note.startswith("holds for batch size") for note in traced.notes):
+    if size <= 2 or GraphLimit.ONE_BATCH_SIZE in traced.graph.limits:
         return tensors
     batched = all(tensor.shape[0] == size for tensor in tensors if tensor.ndim)
     return [tensor[:2] if tensor.ndim else tensor for tensor in tensors] if batched else tensors

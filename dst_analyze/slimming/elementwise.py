@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dst_analyze.slimming.calls import Act, Call, frozen_module, module_rule, rules
+from dst_analyze.slimming.calls import Act, Call, Effect, frozen_module, module_rule, rules
 from dst_analyze.slimming.labels import collapsed
 from dst_analyze.slimming.meeting import contract, meet
 
@@ -41,7 +41,7 @@ _MODULES = (
 # fmt: on
 
 
-@rules(*_ELEMENTWISE)
+@rules(*_ELEMENTWISE, effect=Effect.ELEMENTWISE)
 def elementwise(call: Call) -> Act:
     return meet(call, call.acts, call.shape)
 
@@ -50,13 +50,13 @@ for _kind in _MODULES:
     module_rule(_kind, elementwise)
 
 
-@rules("to", "type_as")
+@rules("to", "type_as", effect=Effect.NO_HIDDEN_SUM)
 def _converted(call: Call) -> Act:
     """Another tensor may say of which type; it does not meet this one."""
     return call.out(call.x.families, call.x.constant)
 
 
-@rules("_weight_norm")
+@rules("_weight_norm", effect=Effect.NO_HIDDEN_SUM)
 def _weight_norm(call: Call) -> Any:
     direction = call.x
     dim = call.get(2, "dim", 0)
@@ -64,7 +64,7 @@ def _weight_norm(call: Call) -> Any:
     return elementwise(call)
 
 
-@rules("tril", "triu")
+@rules("tril", "triu", effect=Effect.NO_HIDDEN_SUM)
 def _triangle(call: Call) -> Act:
     return call.out(call.without(call.x, (-1, -2), "places along a triangle"))
 
@@ -83,17 +83,17 @@ def _along(call: Call, dim: Any, why: str) -> Act:
     return call.out(call.x.families)
 
 
-@rules("softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp")
+@rules("softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp", effect=Effect.NO_HIDDEN_SUM)
 def _softmax(call: Call) -> Act:
     return _along(call, call.get(1, "dim"), "each value depends on all along the axis")
 
 
-@rules("normalize")
+@rules("normalize", effect=Effect.NO_HIDDEN_SUM)
 def _normalize(call: Call) -> Act:
     return _along(call, call.get(2, "dim", 1), "a norm over the axis")
 
 
-@rules("glu")
+@rules("glu", effect=Effect.NO_HIDDEN_SUM)
 def _glu(call: Call) -> Act:
     dim = getattr(call.module, "dim", call.get(1, "dim", -1)) % call.x.ndim
     for family in call.x.along(dim):
@@ -109,10 +109,10 @@ def _softmax_module(call: Call) -> Act:
 
 
 module_rule(nn.GLU, _glu)
-module_rule(nn.Softmax2d, _softmax_module)
-module_rule(nn.Softmax, _softmax_module)
-module_rule(nn.LogSoftmax, _softmax_module)
-module_rule(nn.Softmin, _softmax_module)
+module_rule(nn.Softmax2d, _softmax_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.Softmax, _softmax_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.LogSoftmax, _softmax_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.Softmin, _softmax_module, effect=Effect.NO_HIDDEN_SUM)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ EXACT_SUMS = ("sum", "nansum", "any", "count_nonzero")
 
 
 @rules("mean", "sum", "amax", "amin", "std", "var", "norm", "prod", "all", "any", "logsumexp", "std_mean", "var_mean")
-@rules("nanmean", "nansum", "count_nonzero")
+@rules("nanmean", "nansum", "count_nonzero", effect=Effect.NO_HIDDEN_SUM)
 def _reduction(call: Call) -> Any:
     if call.op == "norm" and not isinstance(call.get(2, "dim"), int | tuple | list):
         dim: Any = None
@@ -132,12 +132,12 @@ def _reduction(call: Call) -> Any:
     return reduced(call, call.x, _dims(call.x, dim))
 
 
-@rules("vector_norm", "linalg_vector_norm")
+@rules("vector_norm", "linalg_vector_norm", effect=Effect.NO_HIDDEN_SUM)
 def _vector_norm(call: Call) -> Any:
     return reduced(call, call.x, _dims(call.x, call.get(2, "dim")))
 
 
-@rules("max", "min", "median")
+@rules("max", "min", "median", effect=Effect.NO_HIDDEN_SUM)
 def _extremum(call: Call) -> Any:
     """Of two tensors, element by element; of one along an axis, with the places where it was found."""
     if len(call.acts) == 2:
@@ -153,7 +153,7 @@ def _takes_values(user: fx.Node) -> bool:
     return user.target in (operator.getitem, getattr) and user.args[1] in (0, "values")
 
 
-@rules("argmax", "argmin")
+@rules("argmax", "argmin", effect=Effect.NO_HIDDEN_SUM)
 def _place(call: Call) -> Any:
     dims = _dims(call.x, call.get(1, "dim"))
     call.freeze((family for dim in dims for family in call.x.along(dim)), "its places are counted")
@@ -193,7 +193,7 @@ def normalised(call: Call, x: Act, weights: Iterable[Act | None], dims: int, why
     return meet(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
 
 
-@rules("layer_norm", "rms_norm")
+@rules("layer_norm", "rms_norm", effect=Effect.NO_HIDDEN_SUM)
 def _layer_norm(call: Call) -> Act:
     weights = [w for w in (call.get(2, "weight"), call.get(3, "bias")) if isinstance(w, Act)]
     return _restored(normalised(call, call.x, weights, len(call.get(1, "normalized_shape"))), call.x)
@@ -253,12 +253,12 @@ def _is_per_channel(call: Call) -> bool:
     return bool(torch.equal(call.module(x)[:, ::2], call.module(other)[:, ::2]))
 
 
-@rules("batch_norm", "instance_norm")
+@rules("batch_norm", "instance_norm", effect=Effect.PER_CHANNEL)
 def _batch_norm(call: Call) -> Act:
     return channel_norm(call, call.x, call.acts[1:])
 
 
-@rules("prelu")
+@rules("prelu", effect=Effect.PER_CHANNEL)
 def _prelu(call: Call) -> Act:
     weight = call.acts[1]
     return channel_norm(call, call.x, [weight] if weight.shape != (1,) and weight.ndim else [])
@@ -281,7 +281,7 @@ def _group_norm(call: Call, x: Act, groups: int, tensors: Iterable[Act | None]) 
     return channel_norm(call, x, tensors)
 
 
-@rules("group_norm")
+@rules("group_norm", effect=Effect.NO_HIDDEN_SUM)
 def _group_norm_function(call: Call) -> Act:
     return _group_norm(call, call.x, call.get(1, "num_groups"), call.acts[1:])
 
@@ -291,13 +291,13 @@ def _group_norm_module(call: Call) -> Act:
     return _group_norm(call, call.x, int(call.module.num_groups), tensors)  # type: ignore[union-attr, arg-type]
 
 
-module_rule(nn.LayerNorm, _layer_norm_module)
-module_rule(nn.RMSNorm, _layer_norm_module)
-module_rule(nn.modules.batchnorm._NormBase, _batch_norm_module)
-module_rule(nn.GroupNorm, _group_norm_module)
-module_rule(nn.PReLU, _prelu_module)
+module_rule(nn.LayerNorm, _layer_norm_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.RMSNorm, _layer_norm_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.modules.batchnorm._NormBase, _batch_norm_module, effect=Effect.PER_CHANNEL)
+module_rule(nn.GroupNorm, _group_norm_module, effect=Effect.NO_HIDDEN_SUM)
+module_rule(nn.PReLU, _prelu_module, effect=Effect.PER_CHANNEL)
 
 
-@rules("bernoulli", "normal", "uniform")
+@rules("bernoulli", "normal", "uniform", effect=Effect.NO_HIDDEN_SUM)
 def _random(call: Call) -> Act:
     return call.out(call.x.families, constant=torch.is_tensor(call.result) and call.x.constant)

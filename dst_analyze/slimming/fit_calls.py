@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dst_analyze.slimming.calls import op_name, rule_for
-from dst_analyze.slimming.elementwise import elementwise
+from dst_analyze.slimming.calls import Effect, effect_of, op_name, rule_for
 from dst_analyze.slimming.groups import Layout
 from dst_analyze.slimming.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE
 from dst_analyze.slimming.widths import Slimming
@@ -62,10 +61,10 @@ def _fits(*names: str) -> Callable[[Fit], Fit]:
 
 def fit_call(site: Site) -> None:
     """Make the numbers in a call's arguments fit the widths that are left."""
-    rule = rule_for(site.node, None)
+    effect = effect_of(rule_for(site.node, None))
     if site.node.name in site.slimming.coupling.numbers:
         return  # sizes among themselves: what is made of them is judged where it is used
-    if rule is elementwise:
+    if effect is Effect.ELEMENTWISE:
         _keep_numbers(site)
     elif (fit := _FITS.get(op_name(site.node, None))) is not None:
         fit(site)

@@ -20,8 +20,8 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.slimming import elementwise, shapes
-from dst_analyze.slimming.calls import op_name, rule_for
+from dst_analyze.slimming import elementwise
+from dst_analyze.slimming.calls import Effect, Rule, effect_of, op_name, rule_for
 from dst_analyze.slimming.constancy import CONVOLUTIONS, ConstancyRun, argument, convolution_of, is_chance
 from dst_analyze.slimming.groups import Coupling, Layout, Mask
 from dst_analyze.slimming.labels import Numbers
@@ -344,9 +344,9 @@ def _tensor(n: fx.Node, position: int, name: str) -> fx.Node:
     return found
 
 
-def _place_by_place(rule: Any) -> bool:
-    """A rule of this package that no sum hides behind; what a user registered may be anything."""
-    return rule is None or rule.__module__ in (elementwise.__name__, shapes.__name__)
+def _place_by_place(rule: Rule | None) -> bool:
+    """True if no sum over channels hides behind a rule; what a user registered may be anything."""
+    return rule is None or effect_of(rule) is not Effect.UNKNOWN
 
 
 def _hooked(module: nn.Module) -> bool:

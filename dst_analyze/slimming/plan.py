@@ -1,4 +1,4 @@
-"""From a sweep's record to a plan: which channels go, what that saves, what cannot go and why."""
+"""From a ranking to a plan: which channels go, what that saves, what cannot go and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.inputs import Inputs
 from dst_analyze.model.tracing import TracedModel, trace_model
 from dst_analyze.model.weights import draw_anew, first_difference
@@ -44,12 +44,13 @@ from dst_analyze.sweep.record import WORKING, SweepRecord, TrialResult
 
 DEFAULT_TARGET = {"params": 0.5}
 _LATENCY_TRIES = 7
+_RANK_FIRST = "pass rank_layers(record), or rank_layers(frame) of a table with the columns layer, alpha and remaining"
 _REHEARSAL = "no slimmer architecture is advised: this was a rehearsal, which built and wrote a model without evidence"
 
 
 def suggest_widths(
     traced: TracedModel,
-    record: SweepRecord,
+    ranking: Ranking,
     *,
     target_params: float | None = None,
     target_macs: float | None = None,
@@ -60,10 +61,13 @@ def suggest_widths(
     rule: str = DEFAULT_RULE,
     only_clear: bool = False,
     coupling: Coupling | None = None,
-    ranking: Ranking | None = None,
     rehearsal: bool = False,
 ) -> SlimPlan:
-    """Return widths for a share of the model's parameters, MACs or measured latency, from a sweep's record.
+    """Return widths for a share of the model's parameters, MACs or measured latency, from a ranking of its layers.
+
+    The ranking of a sweep (`rank_layers(record)`) brings the masks that the sweep left, which say how thin each channel
+    is. One of ratios from elsewhere (`rank_layers(frame)`) says it of whole layers only: of their channels those with
+    the smallest weights go.
 
     Half of the parameters, unless something else is asked for. Latency is that of a forward pass over the example on
     the machine this runs on. All groups go by their evidence, and each row has the label that the ranking gives its
@@ -71,13 +75,23 @@ def suggest_widths(
     than it would if all layers were thinned alike. A ``rehearsal`` needs no evidence, and its plan is no advice.
 
     Raises:
-        DataError: no trial of the record can be used.
+        OptionError: something else than a ranking is given.
+        DataError: no trial of the ranking can be used, or it is one of other layers.
     """
+    if not isinstance(ranking, Ranking):
+        raise OptionError(f"widths are suggested from a ranking, not from a {type(ranking).__name__}", hint=_RANK_FIRST)
     coupling = coupling or couple(traced)
-    ranked = ranked_layers(record, ranking)
+    ranked, record = ranked_layers(ranking), ranking.record
     if not ranked.used and not rehearsal:
         raise ranked.no_evidence()
-    evidence = sweep_evidence(coupling, record, ranked) if ranked.used else equal_evidence(coupling)
+    evidence: Evidence
+    if record is None:
+        ratios = _used_ratios(traced, ranking, ranked)
+        working, evidence = ranked.used, from_ratios(coupling, ratios)
+    else:
+        ratios = list(late_ratios(record, "remaining").values())
+        working = frozenset(trial.key for trial in _working(record, ranked))
+        evidence = sweep_evidence(coupling, record, ranked) if ranked.used else equal_evidence(coupling)
     limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep))
     given = {"params": target_params, "macs": target_macs, "latency": target_latency}
     asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
@@ -96,12 +110,12 @@ def suggest_widths(
         return widths_for(coupling.removable, evidence, RULES[rule], limits, wanted)
 
     notes = [*([_REHEARSAL] if rehearsal else []), *plan.notes]
-    if ranked.used and not rehearsal and not _working(record, ranked):
+    if ranked.used and not rehearsal and not working:
         notes.append(f"every trial scores below {WORKING:.0%} of the dense model, so none shows what the task needs")
     found = {
-        "depth": empty_branches(traced, list(late_ratios(record, "remaining").values())),
+        "depth": empty_branches(traced, ratios),
         "ladder": ladder_of(traced, coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params"),
-        "trials": 0 if rehearsal else len(_working(record, ranked) or ranked.used),
+        "trials": 0 if rehearsal else len(working or ranked.used),
         "notes": tuple(notes),
     }
     return plan.model_copy(update=found)
@@ -112,7 +126,19 @@ def equal_evidence(coupling: Coupling) -> Evidence:
     return {group.name: GroupEvidence.equal(group.width) for group in coupling.removable}
 
 
-def sweep_evidence(coupling: Coupling, record: SweepRecord, ranked: Ranked | None = None) -> Evidence:
+def _used_ratios(traced: TracedModel, ranking: Ranking, ranked: Ranked) -> list[dict[str, float]]:
+    """Return the ratios of the layers at each alpha that the ranking uses, of a ranking without a sweep."""
+    if not {layer.name for layer in traced.layers} & {*ranked.labels}:
+        raise DataError(
+            "the ranking is of other layers than this model's",
+            hint="layers are named as `dst-analyze inspect` shows them, e.g. "
+            + ", ".join(repr(layer.name) for layer in traced.layers[:3]),
+        )
+    alphas, table = {key.alpha for key in ranked.used}, ranking.remaining()
+    return [table[alpha].dropna().to_dict() for alpha in table.columns if alpha in alphas]
+
+
+def sweep_evidence(coupling: Coupling, record: SweepRecord, ranked: Ranked) -> Evidence:
     """Return what the final masks say of every group, over the trials that the ranking uses and that do the task.
 
     A model that has stopped working does not show what it needs, unless all have. A layer whose thresholds were reset
@@ -121,7 +147,6 @@ def sweep_evidence(coupling: Coupling, record: SweepRecord, ranked: Ranked | Non
     104 of its 128 channels, where the ranking called it redundant.)
     """
     parameters = dict(zip(record.layers["layer"], record.layers["parameter"], strict=True))
-    ranked = ranked or ranked_layers(record)
     if not ranked.used:
         raise ranked.no_evidence()
     trials = _working(record, ranked) or _usable(record, ranked)

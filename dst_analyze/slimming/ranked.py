@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from dst_analyze.errors import DataError
 from dst_analyze.ranking.measured import USED
-from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR
-from dst_analyze.sweep.record import SweepRecord, TrialKey
+from dst_analyze.sweep.record import TrialKey
 
 MIXED = "mixed"
 """The label of a group whose layers have different ones."""
@@ -26,7 +25,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Ranked:
-    """The ranking of one record, by layer; ``used`` are its usable trials, ``left_out`` counts the others by status."""
+    """A ranking by layer; ``used`` are its usable trials, ``left_out`` counts the others by status."""
 
     labels: Mapping[str, str]
     ranks: Mapping[str, float]
@@ -65,9 +64,8 @@ class Ranked:
         )
 
 
-def ranked_layers(record: SweepRecord, ranking: Ranking | None = None) -> Ranked:
-    """Return what a plan needs of the ranking of a record."""
-    ranking = ranking or rank_layers(record)
+def ranked_layers(ranking: Ranking) -> Ranked:
+    """Return what a plan needs of a ranking."""
     table, trials = ranking.table, ranking.trials[~ranking.trials["control"].astype(bool)]
     labels = {str(layer): str(label) for layer, label in zip(table["layer"], table["label"], strict=True)}
     usable = trials["status"] == USED

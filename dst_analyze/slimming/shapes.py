@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.slimming.calls import Act, Call, module_rule, rules
+from dst_analyze.slimming.calls import Act, Call, Effect, module_rule, rules
 from dst_analyze.slimming.labels import collapsed, slim_view, spread, varying
 from dst_analyze.slimming.meeting import meet
 
 
-@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel")
+@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", effect=Effect.REARRANGES)
 def reshaped(call: Call) -> Any:
     """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
     if any(isinstance(arg, torch.dtype) for arg in call.args):
@@ -22,14 +22,14 @@ def reshaped(call: Call) -> Any:
     return call.out((family.reshape(call.shape) for family in call.x.families), call.x.constant)
 
 
-@rules("view_as", "reshape_as")
+@rules("view_as", "reshape_as", effect=Effect.REARRANGES)
 def _reshaped_as(call: Call) -> Any:
     """The shape is another tensor's: what is cut from the one is cut from the other."""
     met = meet(call, [reshaped(call), call.acts[1]], call.shape)
     return call.out(met.families, call.x.constant)
 
 
-@rules("expand", "broadcast_to")
+@rules("expand", "broadcast_to", effect=Effect.REARRANGES)
 def _expanded(call: Call) -> Any:
     """A channel stays one when it is repeated; an index or a mask without any is as wide as what it will meet."""
     if call.x.families:
@@ -38,7 +38,7 @@ def _expanded(call: Call) -> Any:
     return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > before[dim]])
 
 
-@rules("expand_as")
+@rules("expand_as", effect=Effect.REARRANGES)
 def _expanded_as(call: Call) -> Any:
     """Spread over the places of another tensor, as wide as that one is."""
     met = meet(call, call.acts, call.shape)
@@ -54,7 +54,7 @@ _MOVES = (
 # fmt: on
 
 
-@rules(*_MOVES)
+@rules(*_MOVES, effect=Effect.REARRANGES)
 def as_it_is(call: Call) -> Any:
     """Run the operation on the labels of its first tensor."""
     per_family = [_flat(call.on_labels(family)) for family in call.x.families]
@@ -82,7 +82,7 @@ module_rule(nn.PixelShuffle, as_it_is)
 module_rule(nn.PixelUnshuffle, as_it_is)
 
 
-@rules("channel_shuffle", "native_channel_shuffle")
+@rules("channel_shuffle", "native_channel_shuffle", effect=Effect.REARRANGES)
 def _channel_shuffle(call: Call) -> Any:
     """A view, a transposition and a view back, in one: the grid in between has to stay one."""
     groups = int(getattr(call.module, "groups", 0) or call.get(1, "groups"))
@@ -95,7 +95,7 @@ def _channel_shuffle(call: Call) -> Any:
 module_rule(nn.ChannelShuffle, _channel_shuffle)
 
 
-@rules("unbind")
+@rules("unbind", effect=Effect.REARRANGES)
 def _unbind(call: Call) -> Any:
     """Single places taken: they are there, all of them, or not at all."""
     dim = call.get(1, "dim", 0)
@@ -104,14 +104,14 @@ def _unbind(call: Call) -> Any:
     return as_it_is(call)
 
 
-@rules("roll")
+@rules("roll", effect=Effect.REARRANGES)
 def _roll(call: Call) -> Any:
     dims = call.get(2, "dims")
     dims = range(call.x.ndim) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
     return call.out(call.without(call.x, dims, "rolled along the axis"))
 
 
-@rules("pad")
+@rules("pad", effect=Effect.REARRANGES)
 def _pad(call: Call) -> Any:
     """Padding of other axes leaves channels alone; padded channels stay."""
     amounts = call.get(1, "pad")
@@ -159,6 +159,7 @@ rules(
     *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *(f"adaptive_max_pool{n}d_with_indices" for n in (1, 2, 3)),
     *(f"boolean_dispatch_max_pool{n}d" for n in (1, 2, 3)),
+    effect=Effect.PER_CHANNEL,
 )(_pool)
 for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool"):
     for _n in (1, 2, 3):
@@ -166,7 +167,7 @@ for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPoo
             module_rule(getattr(nn, f"{_name}{_n}d"), _pool)
 
 
-@rules("interpolate", "upsample")
+@rules("interpolate", "upsample", effect=Effect.PER_CHANNEL)
 def _resized(call: Call) -> Any:
     return spatial(call, call.x.ndim - 2)
 
@@ -177,10 +178,10 @@ module_rule(nn.Upsample, _resized)
 for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
     for _n in (1, 2, 3):
         if hasattr(nn, f"{_name}{_n}d"):
-            module_rule(getattr(nn, f"{_name}{_n}d"), spatial_by_name)
+            module_rule(getattr(nn, f"{_name}{_n}d"), spatial_by_name, effect=Effect.REARRANGES)
 
 
-@rules("unfold")
+@rules("unfold", effect=Effect.REARRANGES)
 def _unfold(call: Call) -> Any:
     """Patches as columns ([N, C·k, L]), or the tensor method that adds an axis."""
     x = call.x
@@ -199,7 +200,7 @@ module_rule(nn.Unfold, _unfold)
 # --- putting together -------------------------------------------------------------------------------------------
 
 
-@rules("cat", "concat", "concatenate")
+@rules("cat", "concat", "concatenate", effect=Effect.REARRANGES)
 def _cat(call: Call) -> Any:
     """Along the axis of concatenation channels stand side by side; along every other they meet."""
     acts = [act for act in call.acts if act.shape != (0,)]
@@ -239,7 +240,7 @@ def _side_by_side(
     return torch.cat(wide, dim).expand(shape)
 
 
-@rules("stack")
+@rules("stack", effect=Effect.REARRANGES)
 def _stack(call: Call) -> Any:
     dim = call.get(1, "dim", 0) % len(call.shape)
     acts = [
@@ -259,7 +260,7 @@ def _stack(call: Call) -> Any:
 # --- taking out -------------------------------------------------------------------------------------------------
 
 
-@rules("getitem")
+@rules("getitem", effect=Effect.REARRANGES)
 def _getitem(call: Call) -> Any:
     x, index = call.args[0], call.args[1]
     if not isinstance(x, Act):  # one of several results, or an entry of a plain list
@@ -316,7 +317,7 @@ def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
     return [*items, *[slice(None)] * missing]
 
 
-@rules("select")
+@rules("select", effect=Effect.REARRANGES)
 def _select(call: Call) -> Any:
     dim = call.get(1, "dim") % call.x.ndim
     for family in call.x.along(dim):
@@ -324,7 +325,7 @@ def _select(call: Call) -> Any:
     return as_it_is(call)
 
 
-@rules("index_select")
+@rules("index_select", effect=Effect.NO_HIDDEN_SUM)
 def _index_select(call: Call) -> Any:
     call.freeze(call.acts[1].families, "used as an index")
     dim = call.get(1, "dim") % call.x.ndim
@@ -332,7 +333,7 @@ def _index_select(call: Call) -> Any:
     return call.out((family.narrow(dim, 0, 1).expand(call.shape) for family in kept), call.x.constant)
 
 
-@rules("setitem")
+@rules("setitem", effect=Effect.NO_HIDDEN_SUM)
 def _setitem(call: Call) -> Any:
     """What is written meets what it is written over."""
     x, value = call.args[0], call.args[2]
@@ -351,7 +352,7 @@ def _setitem(call: Call) -> Any:
     return None
 
 
-@rules("getattr")
+@rules("getattr", effect=Effect.NO_HIDDEN_SUM)
 def _attribute(call: Call) -> Any:
     name = call.args[1]
     if not isinstance(call.args[0], Act):  # one of several results by its name
@@ -369,7 +370,7 @@ METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
 MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
 
 
-@rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE)
+@rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)
 def _made(call: Call) -> Any:
     """A tensor whose places are all alike, such as the zeros a state begins with: as wide as what it meets.
 
@@ -383,6 +384,6 @@ def _labelled(call: Call, dims: Iterable[int]) -> Act:
     return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in dims), constant=False)
 
 
-@rules("new_tensor")
+@rules("new_tensor", effect=Effect.REARRANGES)
 def _given(call: Call) -> Any:
     return call.out([])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.tracing import TracedModel
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.source import rank_run
 from dst_analyze.slimming.changes import changed_lines, pruning_ratios
 from dst_analyze.slimming.coupling import couple
 from dst_analyze.slimming.groups import Coupling
@@ -28,6 +30,8 @@ from dst_analyze.sweep.plan import plan_sweep
 from dst_analyze.sweep.record import SweepRecord
 from dst_analyze.sweep.sources import DEFAULT_ROOT
 from dst_analyze.sweep.trial import Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,22 +57,42 @@ class Suggestion:
         return SuggestionWritten(str(self.folder / PLAN), source, plan.params, plan.new_params)
 
 
-def suggested_once(
+def rank_and_suggest(
     traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool, fresh: bool = False
-) -> Suggestion | DstError:
-    """The suggestion of a run, or why there is none; one that is there already is not replaced, unless ``again``."""
+) -> tuple[Ranking, Suggestion | DstError]:
+    """Return the ranking of a run, and its suggestion or why there is none.
+
+    A suggestion that is there already is not replaced, unless ``again``.
+    """
     folder = record.folder
     if (folder / PLAN).exists() and not again:
-        return Suggestion(read_plan(folder), folder)
-    try:
-        coupling = couple(traced)
-        write_groups(folder, traced, coupling)
-        plan = suggest_widths(traced, record, coupling=coupling, **asked)
+        return rank_run(record), Suggestion(read_plan(folder), folder)
+    coupling = _attempted(lambda: _coupled(folder, traced))
+    ranking = rank_run(record)  # reads which layers must shrink together, if that could be found
+    if isinstance(coupling, DstError):
+        return ranking, coupling
+
+    def suggested() -> Suggestion:
+        plan = suggest_widths(traced, ranking, coupling=coupling, **asked)
         return write_suggestion(folder, traced, plan, coupling, fresh=fresh)
+
+    return ranking, _attempted(suggested)
+
+
+def _attempted(make: Callable[[], T]) -> T | DstError:
+    """Return what is made, or the error: a sweep of hours is not to be lost to a model that nobody thought of here."""
+    try:
+        return make()
     except DstError as error:
         return error
-    except Exception as error:  # a sweep of hours is not to be lost to a model that nobody thought of here
+    except Exception as error:
         return DstError(f"{type(error).__name__}: {error}", hint="`dst-analyze slim RUN --debug` shows where")
+
+
+def _coupled(folder: Path, traced: TracedModel) -> Coupling:
+    coupling = couple(traced)
+    write_groups(folder, traced, coupling)
+    return coupling
 
 
 def write_groups(folder: Path, traced: TracedModel, coupling: Coupling) -> None:

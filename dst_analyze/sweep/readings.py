@@ -23,7 +23,8 @@ SCORES = 5
 """How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
 PULSE = 0.5
 """Seconds after which a trial says where it stands, between two readings too."""
-_SCORED_AFTER = 60  # steps at least
+STEPS_BETWEEN_SCORES = 60
+"""At least so many steps lie between two scores."""
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
 
@@ -70,7 +71,7 @@ class Readings:
         self.told = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
-        if step - self.scored_at >= max(_SCORED_AFTER, self.steps // SCORES):
+        if step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
             score = self.last_score = self.score()
             self.scored_at = step
         mean = sum(self.losses) / len(self.losses)

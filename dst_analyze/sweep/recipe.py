@@ -187,13 +187,14 @@ class Recipe:
         masked, whole = model if isinstance(model, MaskedModel) else None, steps or self.steps
         weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
         thresholds = list(masked.threshold_parameters()) if masked else []
-        optimizer = self._optimizer(weights, thresholds)
+        optimizer = self.make_optimizer(weights, thresholds)
         if masked is not None and self.clock != 1:
             ThresholdCap(masked, LARGEST_SHARE).attach(optimizer)
         factor = SCHEDULES[self.schedule][0]
         return optimizer, LambdaLR(optimizer, lambda step: factor(min(step / whole, 1.0)))
 
-    def _optimizer(self, weights: list[nn.Parameter], thresholds: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def make_optimizer(self, weights: list[nn.Parameter], thresholds: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer of these weights and thresholds, each in a group of its own."""
         if self.hook is None or not weights:
             make = OPTIMIZERS.get(self.family, OPTIMIZERS["sgd"])  # nothing but thresholds to train: any will do
             groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": self.weight_decay}] if weights else []

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Final, Literal
 
 import pandas as pd
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from dst_analyze.errors import OptionError
+from dst_analyze.model.skip_cause import SkipCause
 from dst_analyze.sweep.search import Target
 
 SCHEMA: Final = 3
@@ -55,6 +57,11 @@ def _seeds(value: Any) -> Any:
 def _as_json(value: Any) -> Any:
     """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
     return json.loads(json.dumps(value, default=repr, allow_nan=False))
+
+
+def _wrong(option: str, text: str) -> PydanticCustomError:
+    """Return the error for an option that does not fit the others; both are read back from its context."""
+    return PydanticCustomError("option", "Value error, {option}: {text}", {"option": option, "text": text})
 
 
 _HINTS = {
@@ -148,15 +155,15 @@ class SweepConfig(Json):
     def _sensible(self) -> SweepConfig:
         trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
         if trials > MOST_TRIALS:
-            raise ValueError(f"seeds: {trials} trials are more than {MOST_TRIALS}")
+            raise _wrong("seeds", f"{trials} trials are more than {MOST_TRIALS}")
         if not self.alphas:
-            raise ValueError("alphas: at least one is needed")
+            raise _wrong("alphas", "at least one is needed")
         for alpha in self.given_alphas:
             if not (math.isfinite(alpha) and alpha > 0):
-                raise ValueError(f"alphas: {alpha} is not a positive number")
+                raise _wrong("alphas", f"{alpha} is not a positive number")
         for ratio in self.target_remaining:
             if not 0 < ratio < 1:
-                raise ValueError(f"target_remaining: {ratio} is not a share between 0 and 1")
+                raise _wrong("target_remaining", f"{ratio} is not a share between 0 and 1")
         for name, values in (
             ("alphas", self.given_alphas),
             ("seeds", self.seeds),
@@ -164,17 +171,17 @@ class SweepConfig(Json):
         ):
             twice = next((value for value in values if values.count(value) > 1), None)
             if twice is not None:
-                raise ValueError(f"{name}: {twice} is given twice")
+                raise _wrong(name, f"{twice} is given twice")
         if not self.seeds:
-            raise ValueError("seeds: at least one is needed")
+            raise _wrong("seeds", "at least one is needed")
         wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
         if wrong is not None:
-            raise ValueError(f"seeds: {wrong} is not between 0 and 2^32")
+            raise _wrong("seeds", f"{wrong} is not between 0 and 2^32")
         lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
         if len(lengths) > 1:
-            raise ValueError(f"{lengths[0]}: {' and '.join(lengths)} both set the length of training: give one of them")
+            raise _wrong(lengths[0], f"{' and '.join(lengths)} both set the length of training: give one of them")
         if self.max_epochs is not None and not self.until_stable:
-            raise ValueError("max_epochs: it bounds until_stable, so give both, or epochs")
+            raise _wrong("max_epochs", "it bounds until_stable, so give both, or epochs")
         return self
 
     @classmethod
@@ -184,9 +191,8 @@ class SweepConfig(Json):
             return cls(**options)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            named, colon, rest = first["msg"].removeprefix("Value error, ").partition(": ")
             name, text = (
-                (str(first["loc"][0]), first["msg"]) if first["loc"] else (named if colon else "", rest or named)
+                (str(first["loc"][0]), first["msg"]) if first["loc"] else (first["ctx"]["option"], first["ctx"]["text"])
             )
             if first["type"] == "extra_forbidden":
                 raise OptionError(
@@ -266,6 +272,11 @@ class SkippedLayer(Json):
     reason: str
     place: str = ""
     params: int = 0
+
+    @property
+    def cause(self) -> SkipCause | None:
+        """The reason as a value; None if this version does not know it."""
+        return SkipCause.of_reason(self.reason)
 
 
 class ModelSummary(Json):
