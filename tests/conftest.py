@@ -61,3 +61,15 @@ def warm() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dst_analyze.sweep.processes.cool_down", lambda: None)
         yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, warm: None) -> dict[str, bytes]:
+    """The sweep that nobody disturbs, with one worker."""
+    from crashing import ARGS, finish, write
+    from run_folders import files_of
+
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder)
+    finish(folder, *ARGS, "--jobs", "1")
+    return files_of(folder / "run")

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from test_folder import make_run
+from run_folders import make_run
 
 from dst_analyze.cli import main
 from dst_analyze.sweep.plan import plan_sweep

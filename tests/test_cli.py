@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 
 import pytest
-from test_sweep import FILE
+from small_sweeps import FILE
 
 from dst_analyze.cli import commands, main
 from dst_analyze.sweep.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH

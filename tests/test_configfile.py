@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_sweep import FILE
+from small_sweeps import FILE
 
 from dst_analyze.cli import commands, main
 from dst_analyze.configfile import ONCE, as_toml, key_of, read_options, sections

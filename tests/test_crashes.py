@@ -1,113 +1,20 @@
 """Real kills of real processes: whatever happens to a sweep, resumed it ends as if nothing had happened."""
 
-import io
 import json
 import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
-import torch
-from test_folder import files_of
+from crashing import ARGS, events_until, finish, finish_apart, gone, killing, members, start, trials_of, write
+from run_folders import files_of
 
-from dst_analyze.cli import main
 from dst_analyze.errors import FolderError
 from dst_analyze.sweep.lock import locked
 from dst_analyze.sweep.processes import ctrl_c_later
-
-ROOT = Path(__file__).parents[1]
-ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PYTHONWARNINGS": "error"}
-
-MODEL = """
-import os, signal, time
-import torch
-from torch import nn
-
-def build_model():
-    return nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 4))
-
-def train_data():
-    x = torch.randn(256, 20, generator=torch.Generator().manual_seed(0))
-    return x, x[:, :4].argmax(1)
-
-test_data = train_data
-
-def loss(outputs, batch):
-    {inject}
-    return nn.functional.cross_entropy(outputs, batch[1])
-"""
-ARGS = ("--alphas", "1e-3,3e-3", "--seeds", "2", "--steps", "60", "--lr", "0.1")
-
-
-def write(folder, inject="pass"):
-    (folder / "m.py").write_text(MODEL.replace("{inject}", inject.replace("\n", "\n    ")))
-
-
-def _hears_ctrl_c():
-    """Tests that were started in the background of a shell ignore Ctrl-C, and so would all that they start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start(folder, *args, **options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "dst_analyze", "m.py", "--out", "run", "--json", *args],
-        cwd=folder,
-        env=ENV,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_hears_ctrl_c,
-        **options,
-    )
-
-
-def finish_apart(folder, *args):
-    """Run to the end in a process of its own; the events."""
-    process = start(folder, *args)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (0, "")
-    return events_of(out)
-
-
-def finish(folder, *args, code=0):
-    """Run to the end from this process, with real workers; the events and what was said."""
-    torch.manual_seed(0)  # some models below kill a process by its seed
-    with chdir(folder), redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        ended = main(["m.py", "--out", "run", "--json", *args])
-    assert ended == code, err.getvalue()
-    return events_of(out.getvalue()), err.getvalue()
-
-
-def events_of(out):
-    return [json.loads(line) for line in out.splitlines()]
-
-
-def members(group):
-    """Processes of a group that live: zombies wait for somebody else."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-            except OSError:
-                continue
-            if int(pgrp) == group and state != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def gone(group, seconds):
-    deadline = time.monotonic() + seconds
-    while members(group) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not members(group)
 
 
 def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
@@ -132,24 +39,6 @@ def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
         ended.set()
         another.join()
     assert done == ["the whole of it"]
-
-
-def events_until(process, wanted):
-    """Read events until one satisfies a condition."""
-    for line in process.stdout:
-        event = json.loads(line)
-        if wanted(event):
-            return event
-    raise AssertionError(process.stderr.read())
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, warm):
-    """The sweep that nobody disturbs, with one worker."""
-    folder = tmp_path_factory.mktemp("whole")
-    write(folder)
-    finish(folder, *ARGS, "--jobs", "1")
-    return files_of(folder / "run")
 
 
 def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
@@ -242,25 +131,6 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path, whole):
     kept = files_of(tmp_path / "run")
     assert f"trials/{name}/trial.json" in kept
     assert kept.items() <= whole.items()
-
-
-# Kills the worker of one trial, or of a warm-up; of which one, the initial weights of its seed tell.
-KILL = """import pathlib, traceback
-inside = {call.name for call in traceback.extract_stack()}
-if torch.initial_seed() == 1 and outputs.requires_grad and '{inside}' in inside:
-    tries = pathlib.Path('tries')
-    tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')
-    if len(tries.read_text()) <= {times}:
-        os.kill(os.getpid(), signal.SIGKILL)"""
-
-
-def killing(inside, times):
-    """What kills a worker so many times while it is inside of a function."""
-    return KILL.replace("{inside}", inside).replace("{times}", str(times))
-
-
-def trials_of(files, seed):
-    return {name: data for name, data in files.items() if f"seed={seed}/" in name}
 
 
 def test_a_killed_worker_is_tried_once_more(tmp_path, whole):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_sweep import FILE
+from small_sweeps import FILE
 
 from dst_analyze.cli import main
 from dst_analyze.sweep import cost as costs

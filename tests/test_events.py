@@ -6,8 +6,8 @@ import math
 
 import pytest
 from rich.console import Console
-from test_folder import make_run
-from test_sweep import FILE, TRAIN, mlp
+from run_folders import make_run
+from small_sweeps import FILE, TRAIN, mlp
 from torch.utils.data import Dataset
 
 from dst_analyze.sweep.engine import Inline

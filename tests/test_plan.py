@@ -11,7 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_sweep import FILE
+from small_sweeps import FILE
 from torch import nn
 
 from dst_analyze import analyze, rank_layers, suggest_widths

@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from crashing import killing, write
+from proofs import plan_of, scores
 from safetensors.torch import save_file
-from test_crashes import killing, write
-from test_sweep import FILE, TEST, TRAIN
+from small_sweeps import FILE, TEST, TRAIN
 from torch import nn
 
 from dst_analyze import Analysis
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError
 from dst_analyze.slimming.contenders import ALIKE
-from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.density import GroupEvidence
-from dst_analyze.slimming.plan import plan_widths
-from dst_analyze.slimming.values import CONTENDERS, Limits
+from dst_analyze.slimming.values import CONTENDERS
 from dst_analyze.slimming.verify import verify_plan
 from dst_analyze.sweep.events import Notice, ProofStarted, ProofTrained
 from dst_analyze.sweep.grid import run_sweep
@@ -26,20 +24,10 @@ from dst_analyze.sweep.local import LocalWorkers
 from dst_analyze.sweep.plan import plan_sweep
 
 
-def plan_of(task, share=0.5):
-    coupling = couple(task.traced)
-    found = {group.name: GroupEvidence.equal(group.width, 0.5) for group in coupling.removable}
-    return plan_widths(task.traced, coupling, found, limits=Limits(round_to=8), asked={"params": share})
-
-
 @pytest.fixture
 def task(tmp_path):
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
     return plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=120, out=tmp_path / "run").task
-
-
-def scores(found):
-    return {entry.name: entry.scores for entry in found.entries}
 
 
 def test_contenders_are_trained_alike_and_kept(tmp_path, task):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from run_folders import STRANGE_NAMES, make_run
 from scipy import stats
-from test_folder import STRANGE_NAMES, make_run
 
 import dst_analyze
 from dst_analyze import Ranking, rank_layers

@@ -14,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import test_crashes
-from test_crashes import ENV, events_of, events_until, finish, gone, killing, start, trials_of, write
-from test_folder import files_of
-from test_proof import plan_of, scores
+from crashing import ENV, events_of, events_until, finish, gone, killing, start, trials_of, write
+from proofs import plan_of, scores
+from run_folders import files_of
 
 from dst_analyze.cli import main
 from dst_analyze.errors import DstError, InputError, OptionError
@@ -44,9 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-whole = test_crashes.whole
 
 
 @pytest.fixture(scope="module")

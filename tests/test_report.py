@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
-from test_folder import make_run
 
 from dst_analyze.cli import main
 from dst_analyze.ranking.rank import rank_layers

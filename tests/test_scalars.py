@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from test_sweep import FILE
+from small_sweeps import FILE
 
 from dst_analyze.cli import main
 from dst_analyze.errors import OptionError

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sweep import TEST, TRAIN, mlp
+from small_sweeps import TEST, TRAIN, mlp
 
 from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.notes import notes_of

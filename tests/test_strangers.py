@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from run_folders import make_run
 from safetensors.numpy import save
-from test_folder import make_run
 
 from dst_analyze.baselines.values import METHODS, Baselines, Measurement
 from dst_analyze.cli import main

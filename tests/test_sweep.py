@@ -6,46 +6,18 @@ import random
 import numpy as np
 import pytest
 import torch
+from small_sweeps import FILE, TEST, TRAIN, mlp
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dst_analyze
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.sweep.digits import load_digits
 from dst_analyze.sweep.events import TrialStep
 from dst_analyze.sweep.grid import run_sweep
 from dst_analyze.sweep.notes import notes_of
 from dst_analyze.sweep.objective import Objective
 from dst_analyze.sweep.plan import plan_sweep
-
-IMAGES, LABELS = load_digits()
-TRAIN = IMAGES[:512].flatten(1), LABELS[:512]
-TEST = IMAGES[1500:].flatten(1), LABELS[1500:]
-
-FILE = """
-import torch
-from torch import nn
-from sklearn.datasets import load_digits
-
-class Net(nn.Module):
-    def __init__(self, hidden=24):
-        super().__init__()
-        self.one, self.two = nn.Linear(64, hidden), nn.Linear(hidden, 10)
-    def forward(self, x):
-        return self.two(self.one(x).relu())
-
-def _data():
-    digits = load_digits()
-    return torch.tensor(digits.data / 16, dtype=torch.float32)[:500], torch.tensor(digits.target)[:500]
-
-train_data = _data
-"""
-
-
-def mlp():
-    torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 def write(tmp_path, text, name="m.py"):
