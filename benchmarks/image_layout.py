@@ -17,7 +17,7 @@ import torch
 from masked_step import stepper
 
 from dst_analyze import mask_model
-from dst_analyze.sweep.device import Device
+from dst_analyze.sweep.training.device import Device
 
 NETS = {
     "lenet_5": (nets.lenet_5, (64, 1, 28, 28)),

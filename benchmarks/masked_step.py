@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from dst_analyze.masking.layer import Threshold
 from dst_analyze.masking.masked import MaskedModel, mask_model
-from dst_analyze.model.vision import torchvision_module
+from dst_analyze.model.loading.torchvision_compat import torchvision_module
 
 WAYS: dict[str, dict[str, Any]] = {
     "eager": {"operator": "eager"},

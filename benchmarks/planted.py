@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/planted.py [--runs DIR] [--only wide,neck] [--seeds 10]
 
-Trains the networks of tests/planted.py on the embedded digits with the default recipe and three alphas. Shown for each:
+Trains the nets of tests/support/planted.py on the embedded digits with the default recipe and three alphas. Shown:
 on how many seeds, each ranked by itself, the planted layer stands at its end of the ranking by redundancy and by
 redundancy beyond the null, on how many one of the planted layers has the label it should have, and the labels of all
 layers with all seeds. Then how far a ranking of few of the seeds agrees with that of all: labels that all seeds do not
@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from planted import PLANTINGS, Planting
 
 from dst_analyze import SweepRecord, rank_layers, run_sweep
-from dst_analyze.ranking.frames import checked_frame
-from dst_analyze.sweep.digits import load_digits
-from dst_analyze.sweep.reading import read_run
+from dst_analyze.ranking.frame_input import checked_frame
+from dst_analyze.run.reader import read_run
+from dst_analyze.sweep.data.digits import load_digits
 
 SUBSETS = 20
 ALPHAS = (1e-7, 1e-6, 1e-5)

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from dst_analyze import analyze
-from dst_analyze.slimming.budget import RULES
-from dst_analyze.sweep.digits import load_digits
+from dst_analyze.slimming.planning.budget import RULES
+from dst_analyze.sweep.data.digits import load_digits
 
 TIMES, LAYERS = 4, 4
 

@@ -38,11 +38,11 @@ from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
-from dst_analyze.sweep.events import nobody
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.record import TrialKey, late
-from dst_analyze.sweep.trial import Task, run_trial
-from dst_analyze.sweep.warm_up import Origin, origin
+from dst_analyze.run.events import nobody
+from dst_analyze.run.record import TrialKey, late
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.training.trial import Task, run_trial
+from dst_analyze.sweep.training.warm_start import Origin, origin
 
 RESULTS = Path(__file__).parent / "results"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"

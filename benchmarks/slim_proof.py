@@ -7,7 +7,7 @@ every seed. Each training is a line of the results; what stands there is not rep
 ``--table`` only shows what is there. ``--again`` trains nets that stand in the results with more seeds or steps, by the
 widths that they have there: no sweep is made, and a contender that differs from seed to seed is refused. Contenders:
 
-    balance, density, ...  the sweep's evidence by the rules of slimming/budget.py
+    balance, density, ...  the sweep's evidence by the rules of slimming/planning/budget.py
     cost                   the rule of balance without evidence: what costs little stays
     fan-in                 widths from what the initial weights alone would have kept
     beyond-null            density over that
@@ -32,21 +32,21 @@ import pandas as pd
 import torch
 from torch import nn
 
+from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.groups import Coupling
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.slimming.budget import RULES
-from dst_analyze.slimming.contenders import Contender
-from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.density import Evidence, GroupEvidence
-from dst_analyze.slimming.groups import Coupling
-from dst_analyze.slimming.plan import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
-from dst_analyze.slimming.ranked import ranked_layers
-from dst_analyze.slimming.values import Limits, SlimPlan
-from dst_analyze.slimming.verify import trained, trained_score
-from dst_analyze.sweep.grid import run_sweep
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.record import SweepRecord
-from dst_analyze.sweep.threads import torch_threads
-from dst_analyze.sweep.trial import Task
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.planning.budget import RULES
+from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
+from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
+from dst_analyze.slimming.planning.ranked import ranked_layers
+from dst_analyze.slimming.planning.suggest import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
+from dst_analyze.slimming.proof.candidates import Contender
+from dst_analyze.slimming.proof.verify import trained, trained_score
+from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.run_sweep import run_sweep
+from dst_analyze.sweep.training.trial import Task
 
 NETS = {
     "demo": ("dst_analyze/examples/demo.py", None),

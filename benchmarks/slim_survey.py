@@ -86,10 +86,10 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     """Everything about one model, as far as it gets."""
     import torch
 
-    from dst_analyze.model.tracing import trace_model
-    from dst_analyze.slimming.budget import TOLERANCE
-    from dst_analyze.slimming.build import planned_shapes, slim
-    from dst_analyze.slimming.coupling import couple
+    from dst_analyze.channels.coupling import couple
+    from dst_analyze.model.tracing.trace import trace_model
+    from dst_analyze.slimming.planning.budget import TOLERANCE
+    from dst_analyze.slimming.surgery.build import planned_shapes, slim
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -135,9 +135,9 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
 
 def _plan(traced: Any, coupling: Any, share: float) -> Any:
     """With default options but for the evidence, of which there is none without a sweep."""
-    from dst_analyze.slimming.density import GroupEvidence
-    from dst_analyze.slimming.plan import plan_widths
-    from dst_analyze.slimming.values import Limits
+    from dst_analyze.slimming.planning.density import GroupEvidence
+    from dst_analyze.slimming.planning.plan_types import Limits
+    from dst_analyze.slimming.planning.suggest import plan_widths
 
     rng = random.Random(0)
     drawn = {group.name: GroupEvidence.equal(group.width, rng.uniform(0.1, 1)) for group in coupling.removable}
@@ -176,7 +176,7 @@ def _round_trip(module: Any, tensors: list[Any]) -> bool:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from dst_analyze.slimming.source import write_source
+    from dst_analyze.slimming.source.write import write_source
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_source(module, Path(folder) / "slim_model.py")
@@ -204,7 +204,7 @@ def _difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from dst_analyze.slimming.build import silenced, slim
+    from dst_analyze.slimming.surgery.build import silenced, slim
 
     small = _steady(slim(traced, removal, coupling=coupling), dtype)
     large = _steady(silenced(traced, removal, coupling=coupling), dtype)

@@ -130,7 +130,7 @@ def measure(entry: zoo_models.ZooModel) -> dict[str, Any]:
     import torch
 
     from dst_analyze.masking.masked import mask_model
-    from dst_analyze.model.tracing import trace_model
+    from dst_analyze.model.tracing.trace import trace_model
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)

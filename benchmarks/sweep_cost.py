@@ -20,11 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dst_analyze.sweep import trial
-from dst_analyze.sweep.engine import Engine, Inline
-from dst_analyze.sweep.grid import run_plan
-from dst_analyze.sweep.local import LocalWorkers
-from dst_analyze.sweep.plan import plan_sweep
+from dst_analyze.sweep.engines.engine import Engine, Inline
+from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.run_sweep import run_plan
+from dst_analyze.sweep.training import trial
 
 DEMO = Path(__file__).parents[1] / "dst_analyze" / "examples" / "demo.py"
 ALPHAS = (3e-4, 1e-3, 2e-3)

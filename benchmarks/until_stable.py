@@ -16,9 +16,9 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from dst_analyze.sweep import stability
-from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import late
+from dst_analyze.run.reader import read_run
+from dst_analyze.run.record import late
+from dst_analyze.sweep.training import early_stop
 
 EARLIEST, WINDOWS, AGREEING = (1 / 5, 1 / 2, 3 / 5, 7 / 10), (1 / 4, 1 / 3), (0.9, 0.95)
 
@@ -37,7 +37,7 @@ def courses(run: Path) -> list[tuple[pd.DataFrame, pd.Series, pd.Series]]:
 
 def ended(ratios: pd.DataFrame, model: pd.Series) -> int | None:
     """The step at which the rule, as it is set, would have ended a trial."""
-    rule = stability.Stability(int(ratios.index[-1]))
+    rule = early_stop.Stability(int(ratios.index[-1]))
     return next((step for step in ratios.index if rule.reached(step, model[step], list(ratios.loc[step]))), None)
 
 
@@ -47,13 +47,13 @@ def main() -> None:
     trials = [trial for run in parser.parse_args().runs for trial in courses(run)]
     rows = []
     for earliest, window, agreeing in itertools.product(EARLIEST, WINDOWS, AGREEING):
-        with mock.patch.multiple(stability, EARLIEST=earliest, WINDOW=window, AGREEING=agreeing):
+        with mock.patch.multiple(early_stop, EARLIEST=earliest, WINDOW=window, AGREEING=agreeing):
             ends = [ended(ratios, model) for ratios, model, _ in trials]
         lengths = [
             (end or ratios.index[-1]) / ratios.index[-1] for end, (ratios, _, _) in zip(ends, trials, strict=True)
         ]
         taus = [
-            stability.agreement(ratios.loc[end].to_numpy(), last.to_numpy())
+            early_stop.agreement(ratios.loc[end].to_numpy(), last.to_numpy())
             for end, (ratios, _, last) in zip(ends, trials, strict=True)
             if end is not None
         ]

@@ -16,8 +16,8 @@ import numpy
 import torch
 from torch import nn
 
-from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.vision import make_importable, torchvision_module
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.loading.torchvision_compat import make_importable, torchvision_module
 
 
 @dataclass(frozen=True)

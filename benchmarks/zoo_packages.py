@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from zoo_models import BATCH, ZooModel
 
-from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.vision import make_importable
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.loading.torchvision_compat import make_importable
 
 _VIT = {"image_size": 32, "patch_size": 8, "num_classes": 10, "dim": 32, "depth": 2, "heads": 4, "mlp_dim": 64}
 _VIDEO = {**_VIT, "frames": 8, "image_patch_size": 8, "frame_patch_size": 2}

@@ -7,49 +7,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dst_analyze.errors import DstError
-from dst_analyze.namesakes import make_findable
+from dst_analyze.model.loading.module_finder import make_findable
 from dst_analyze.version import __version__
 
 if TYPE_CHECKING:
     from dst_analyze.analysis import Analysis, analyze
+    from dst_analyze.channels.rule_call import register_channel_rule
     from dst_analyze.masking.masked import MaskedModel, mask_model
-    from dst_analyze.model.loading import load_model
-    from dst_analyze.model.registered import register_masked
-    from dst_analyze.model.tracing import TracedModel, trace_model
+    from dst_analyze.model.loading.load import load_model
+    from dst_analyze.model.tracing.registered import register_masked
+    from dst_analyze.model.tracing.trace import TracedModel, trace_model
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
-    from dst_analyze.slimming.calls import register_channel_rule
-    from dst_analyze.slimming.exact import exact_slim
-    from dst_analyze.slimming.plan import slim_model, suggest_widths
-    from dst_analyze.slimming.source import write_source
-    from dst_analyze.slimming.values import SlimPlan, Verification
-    from dst_analyze.slimming.verify import verify_plan
-    from dst_analyze.sweep.grid import run_sweep
-    from dst_analyze.sweep.record import SweepRecord
+    from dst_analyze.run.record import SweepRecord
+    from dst_analyze.slimming.exact.remove import exact_slim
+    from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+    from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+    from dst_analyze.slimming.proof.verify import verify_plan
+    from dst_analyze.slimming.source.write import write_source
+    from dst_analyze.sweep.run_sweep import run_sweep
 
 _HOMES = {
     "Analysis": "analysis",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
-    "SlimPlan": "slimming.values",
-    "SweepRecord": "sweep.record",
-    "TracedModel": "model.tracing",
-    "Verification": "slimming.values",
+    "SlimPlan": "slimming.planning.plan_types",
+    "SweepRecord": "run.record",
+    "TracedModel": "model.tracing.trace",
+    "Verification": "slimming.planning.plan_types",
     "analyze": "analysis",
-    "exact_slim": "slimming.exact",
-    "load_model": "model.loading",
+    "exact_slim": "slimming.exact.remove",
+    "load_model": "model.loading.load",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
-    "register_channel_rule": "slimming.calls",
-    "register_masked": "model.registered",
-    "run_sweep": "sweep.grid",
-    "slim_model": "slimming.plan",
-    "suggest_widths": "slimming.plan",
-    "trace_model": "model.tracing",
-    "verify_plan": "slimming.verify",
+    "register_channel_rule": "channels.rule_call",
+    "register_masked": "model.tracing.registered",
+    "run_sweep": "sweep.run_sweep",
+    "slim_model": "slimming.planning.suggest",
+    "suggest_widths": "slimming.planning.suggest",
+    "trace_model": "model.tracing.trace",
+    "verify_plan": "slimming.proof.verify",
     "write_report": "report.page",
-    "write_source": "slimming.source",
+    "write_source": "slimming.source.write",
 }
 
 __all__ = [

@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-from dst_analyze.cli import INTERRUPTED, main
+from dst_analyze.cli.main import INTERRUPTED, main
 
 
 def command() -> None:

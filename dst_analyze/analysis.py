@@ -15,21 +15,21 @@ from torch import fx
 from dst_analyze.baselines.agreement import Ways, ways_of
 from dst_analyze.baselines.measure import baselines_of
 from dst_analyze.baselines.values import METHODS, Method
-from dst_analyze.model.tracing import TracedModel
+from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.groups import Coupling
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.source import rank_run
 from dst_analyze.report import notebook
 from dst_analyze.report.page import write_report
-from dst_analyze.slimming.coupling import couple
-from dst_analyze.slimming.groups import Coupling
-from dst_analyze.slimming.plan import slim_model, suggest_widths
-from dst_analyze.slimming.suggestion import read_plan, verified, write_suggestion
-from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.events import Emit, nobody
-from dst_analyze.sweep.grid import EngineName, chosen_engine, run_here, what_to_do
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.record import SweepRecord
-from dst_analyze.sweep.trial import ModelSpec, Task
+from dst_analyze.run.events import Emit, nobody
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.artifacts import read_plan, verified, write_suggestion
+from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, run_here, what_to_do
+from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 
 @dataclass(frozen=True, repr=False)

@@ -41,10 +41,10 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.recipe import SCHEDULES
-from dst_analyze.sweep.train import evaluate, train
-from dst_analyze.sweep.trial import seeded
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.training.recipe import SCHEDULES
+from dst_analyze.sweep.training.train import evaluate, train
+from dst_analyze.sweep.training.trial import seeded
 
 LSTMS = "benchmarks/paper/lstms.py"
 

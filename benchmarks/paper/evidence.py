@@ -14,10 +14,10 @@ import pandas as pd
 from run import EXPERIMENTS
 
 from dst_analyze.baselines.agreement import read_ways
-from dst_analyze.ranking.source import rank_run
-from dst_analyze.slimming.density import late_ratios
-from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.ranking.load import rank_run
+from dst_analyze.run.reader import read_run
+from dst_analyze.run.record import SweepRecord, alpha_label
+from dst_analyze.slimming.planning.density import late_ratios
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,10 +17,10 @@ import torch
 from matplotlib.axes import Axes
 from run import EXPERIMENTS
 
-from dst_analyze.sweep.plan import plan_sweep
-from dst_analyze.sweep.reading import read_run
-from dst_analyze.sweep.train import train
-from dst_analyze.sweep.trial import seeded
+from dst_analyze.run.reader import read_run
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.training.train import train
+from dst_analyze.sweep.training.trial import seeded
 
 RUN, ALPHA, EPOCH = "thresholds-vector", 5e-4, 938
 

@@ -12,14 +12,14 @@ from torch import nn
 from dst_analyze.baselines.values import SETTINGS, Baselines, Measurement, Method
 from dst_analyze.errors import DstError
 from dst_analyze.model.copying import copied
-from dst_analyze.sweep.files import write_text
-from dst_analyze.sweep.layout import BASELINES
-from dst_analyze.sweep.magnitudes import Magnitudes
-from dst_analyze.sweep.reading import read_json
-from dst_analyze.sweep.record import SweepRecord
-from dst_analyze.sweep.threads import torch_threads
-from dst_analyze.sweep.train import DivergedError, evaluate
-from dst_analyze.sweep.trial import Task, seeded, trained_model
+from dst_analyze.run.atomic_io import write_text
+from dst_analyze.run.paths import BASELINES
+from dst_analyze.run.reader import read_json
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.training.magnitudes import Magnitudes
+from dst_analyze.sweep.training.train import DivergedError, evaluate
+from dst_analyze.sweep.training.trial import Task, seeded, trained_model
 
 _SCORED = 1024  # samples of the test data: every layer is pruned at every setting, and the loss read each time
 

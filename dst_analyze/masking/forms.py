@@ -15,12 +15,12 @@ import torch
 
 from dst_analyze.masking.fx_pass import has_hooks, inlined_modules
 from dst_analyze.masking.proof import MismatchError, prove_equal
-from dst_analyze.model.calls import CallShape, OutputShape, UnsupportedCallError
-from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.packed_graph import PackedGraph
+from dst_analyze.model.graph.calls import CallShape, OutputShape, UnsupportedCallError
+from dst_analyze.model.graph.packed_graph import PackedGraph
+from dst_analyze.model.graph.torch_calls import autocast_state
+from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.places import describe_error, place_of
-from dst_analyze.model.torch_calls import autocast_state
-from dst_analyze.model.tracing import Mode, NoGraph
+from dst_analyze.model.tracing.trace import Mode, NoGraph
 
 if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel

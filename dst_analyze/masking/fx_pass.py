@@ -19,9 +19,9 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from dst_analyze.masking.layer import MaskedLayer
-from dst_analyze.masking.substitution import Substitution
-from dst_analyze.model.dead_code import sweep
-from dst_analyze.model.packed_graph import PackedGraph
+from dst_analyze.masking.parameter_swap import Substitution
+from dst_analyze.model.graph.dead_code import sweep
+from dst_analyze.model.graph.packed_graph import PackedGraph
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
     nn.Conv1d: F.conv1d,

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import torch
 
 from dst_analyze.errors import OptionError
-from dst_analyze.model.axes import RowLayout
-from dst_analyze.model.tracing import LayerFacts
+from dst_analyze.model.tracing.axes import RowLayout
+from dst_analyze.model.tracing.trace import LayerFacts
 
 Threshold = Literal["vector", "scalar", "matrix"]
 

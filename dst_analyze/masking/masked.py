@@ -15,17 +15,17 @@ import torch
 from torch import fx, nn
 
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.masking.compiled import compiled_kernels, repays
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.forms import FormChoice, GraphForm, find_form
 from dst_analyze.masking.fx_pass import inlined_modules, rewrite_graph
+from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
 from dst_analyze.masking.layer import MaskedLayer, Threshold, lay_out
 from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
-from dst_analyze.masking.substitution import Substitution
+from dst_analyze.masking.parameter_swap import Substitution
 from dst_analyze.model.copying import copied
-from dst_analyze.model.packed_graph import PackedGraph
-from dst_analyze.model.skip_cause import SkipCause
-from dst_analyze.model.tracing import Mode, NoGraph, TracedModel, trace_model
+from dst_analyze.model.graph.packed_graph import PackedGraph
+from dst_analyze.model.tracing.skip_cause import SkipCause
+from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel, trace_model
 
 Operator = Literal["auto", "eager", "compiled"]
 AskedForm = Literal["auto", "graph", "modules"]

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from dst_analyze.masking.compiled import compiled_kernels, kernels_when_ready
+from dst_analyze.masking.kernels.c_backend import compiled_kernels, kernels_when_ready
 from dst_analyze.masking.layer import MaskedLayer, grouped, units_of
-from dst_analyze.masking.operator import EAGER, Kernels, Masking, keep, kept, masked_weights
+from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, keep, kept, masked_weights
 
 Unit = Literal["one", "layer"]
 OnCollapse = Literal["reset", "hold"]

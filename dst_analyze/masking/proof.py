@@ -21,13 +21,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from dst_analyze.masking.masked_weight import EAGER
 from dst_analyze.masking.masks import Backend
-from dst_analyze.masking.operator import EAGER
-from dst_analyze.model.calls import CallShape, OutputShape
-from dst_analyze.model.inputs import Inputs
-from dst_analyze.model.packed_graph import PackedGraph
-from dst_analyze.model.preserve import preserved
-from dst_analyze.model.tracing import Mode
+from dst_analyze.model.graph.calls import CallShape, OutputShape
+from dst_analyze.model.graph.packed_graph import PackedGraph
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.isolation import preserved
+from dst_analyze.model.tracing.trace import Mode
 
 if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel

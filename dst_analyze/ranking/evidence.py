@@ -7,7 +7,6 @@ from math import comb, expm1, isnan, nan
 
 import numpy as np
 
-from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
 from dst_analyze.ranking.statistics import (
     FLOOR,
@@ -27,7 +26,8 @@ from dst_analyze.ranking.statistics import (
     redundancy,
     resampled,
 )
-from dst_analyze.sweep.record import UNPRUNED
+from dst_analyze.ranking.trial_matrix import Measured
+from dst_analyze.run.record import UNPRUNED
 
 _SIDE = 1e-9  # closer to the median layer than this, a layer is on neither side of it
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dst_analyze.html import html_table
-from dst_analyze.ranking.formats import place, places, signed, whole_percent
-from dst_analyze.sweep.record import alpha_label
+from dst_analyze.ranking.serialize import place, places, signed, whole_percent
+from dst_analyze.run.record import alpha_label
 from dst_analyze.text import percent, short
 
 if TYPE_CHECKING:

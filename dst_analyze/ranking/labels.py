@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from dst_analyze.ranking.evidence import Evidence
-from dst_analyze.ranking.measured import Measured
+from dst_analyze.ranking.trial_matrix import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
-from dst_analyze.sweep.record import alpha_label
+from dst_analyze.run.record import alpha_label
 
 BORDER = 0.3
 """Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps three

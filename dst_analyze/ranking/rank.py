@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.ranking.evidence import Evidence, weigh
-from dst_analyze.ranking.formats import typed
 from dst_analyze.ranking.labels import labels
-from dst_analyze.ranking.measured import Measured, measured
 from dst_analyze.ranking.notes import conclusions
 from dst_analyze.ranking.result import ORDERS, Ranking
+from dst_analyze.ranking.serialize import typed
 from dst_analyze.ranking.spare import Costs, costs_of, gone_at, spare_note, spare_of
 from dst_analyze.ranking.statistics import correlations, ranks, redundancy
+from dst_analyze.ranking.trial_matrix import Measured, measured
 from dst_analyze.ranking.verdict import Verdict, caveats_of, judge
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.run.record import SweepRecord
 
 DRAWS = 1000
 

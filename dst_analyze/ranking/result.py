@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 
 from dst_analyze.errors import OptionError
-from dst_analyze.ranking import formats
+from dst_analyze.ranking import serialize
 from dst_analyze.ranking.evidence import Agreement
 from dst_analyze.ranking.verdict import LABELS, Caveat, Verdict
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.run.record import SweepRecord
 
 Key = Callable[[pd.DataFrame], pd.DataFrame]
 
@@ -94,28 +94,28 @@ class Ranking:
 
     def text(self, width: int | None = None, *, by: str = "redundancy", top: int | None = None) -> str:
         """A table for a terminal, with the verdict and the notes below it."""
-        return formats.text(self, self.ordered(by, top), width or shutil.get_terminal_size().columns, by)
+        return serialize.text(self, self.ordered(by, top), width or shutil.get_terminal_size().columns, by)
 
     def __str__(self) -> str:
         return self.text()
 
     def markdown(self, *, by: str = "redundancy", top: int | None = None) -> str:
-        return formats.markdown(self, self.ordered(by, top), by)
+        return serialize.markdown(self, self.ordered(by, top), by)
 
     def to_csv(self, *, by: str = "redundancy", top: int | None = None) -> str:
         """A row per layer for a spreadsheet; `from_csv` gives the whole ranking back if no row was left off."""
-        return formats.to_csv(self, self.ordered(by, top))
+        return serialize.to_csv(self, self.ordered(by, top))
 
     def to_json(self, *, by: str = "redundancy", top: int | None = None) -> str:
-        return formats.to_json(self, self.ordered(by, top))
+        return serialize.to_json(self, self.ordered(by, top))
 
     @classmethod
     def from_csv(cls, text: str) -> Ranking:
-        return cls(**formats.from_csv(text))
+        return cls(**serialize.from_csv(text))
 
     @classmethod
     def from_json(cls, text: str) -> Ranking:
-        return cls(**formats.from_json(text))
+        return cls(**serialize.from_json(text))
 
     def _repr_html_(self) -> str:
         from dst_analyze.ranking.html import as_html  # jinja only where a notebook asks for it

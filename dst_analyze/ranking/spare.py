@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from dst_analyze.ranking.measured import Measured
-from dst_analyze.sweep.record import SweepRecord, TrialResult, alpha_label
+from dst_analyze.ranking.trial_matrix import Measured
+from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
 
 POINTS = 0.005
 """Noise of an accuracy whose standard error is not known: half a point."""

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 import pandas as pd
 
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.sweep.files import spreadsheet_safe
-from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.run.atomic_io import spreadsheet_safe
+from dst_analyze.run.record import SweepRecord, alpha_label
 
 _RANKED = (
     "label",

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.agreement import Ways
-from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.defaults import (
+from dst_analyze.run.defaults import (
     DEFAULT_STEPS,
     asked_scale,
     asked_unit,
@@ -19,7 +18,8 @@ from dst_analyze.sweep.defaults import (
     unit_of,
     warm_up_of,
 )
-from dst_analyze.sweep.record import SweepConfig, SweepRecord, alpha_label
+from dst_analyze.run.record import SweepConfig, SweepRecord, alpha_label
+from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 
 def commands(

@@ -17,26 +17,26 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_ways
-from dst_analyze.ranking.formats import agreement, place, signed
-from dst_analyze.ranking.lengths import known_at
+from dst_analyze.ranking.length_evidence import known_at
+from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.source import rank_run
+from dst_analyze.ranking.serialize import agreement, place, signed
 from dst_analyze.ranking.table import by_reason, export_table
 from dst_analyze.ranking.verdict import LABELS
-from dst_analyze.report import drawn, figures
-from dst_analyze.report.colours import ink_on, shade
 from dst_analyze.report.commands import commands
-from dst_analyze.report.drawn import Sheet
-from dst_analyze.report.picture import Picture, picture_of
+from dst_analyze.report.figures import plots, sized
+from dst_analyze.report.figures.colours import ink_on, shade
+from dst_analyze.report.figures.sized import Sheet
+from dst_analyze.report.graph.drawing import Picture, picture_of
+from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
-from dst_analyze.report.structure import structure_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
-from dst_analyze.slimming.values import SlimPlan, Verification
-from dst_analyze.sweep.files import as_named, write_csv, write_text
-from dst_analyze.sweep.layout import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
-from dst_analyze.sweep.reading import read_csv, read_json, read_run
-from dst_analyze.sweep.record import Json, ModelGraph, SweepRecord, alpha_label
+from dst_analyze.run.atomic_io import as_named, write_csv, write_text
+from dst_analyze.run.paths import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
+from dst_analyze.run.reader import read_csv, read_json, read_run
+from dst_analyze.run.record import Json, ModelGraph, SweepRecord, alpha_label
+from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.text import percent, visible
 
 J = TypeVar("J", bound=Json)
@@ -76,7 +76,7 @@ def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]
     record = read_run(run_folder)
     ranking = rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
-    return drawn.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
+    return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
 
 
 def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
@@ -117,7 +117,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         courses=_courses(record, sheet),
         plan=plan,
         has_source=(record.folder / SLIM_SOURCE).exists(),
-        widths_shown=figures.widths_shown(plan) if plan else 0,
+        widths_shown=plots.widths_shown(plan) if plan else 0,
         changes=_changes(record.folder / CHANGES),
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
@@ -130,7 +130,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
 def rendered(template: str, **context: Any) -> str:
     """A page of one of the templates, with the style, the script and the policy that all of them have."""
     environment = Environment(
-        loader=PackageLoader("dst_analyze.report", "."),
+        loader=PackageLoader("dst_analyze.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_inert,
@@ -139,7 +139,9 @@ def rendered(template: str, **context: Any) -> str:
     )
     environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
     environment.filters.update(alpha=alpha_label, shown=shown_name, place=place, agreement=agreement)
-    style, script = (files("dst_analyze.report").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style, script = (
+        files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
+    )
     return environment.get_template(template).render(
         style=Markup(style),
         script=Markup(script),
@@ -180,12 +182,12 @@ def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet
     pattern = f"Remaining percentage of each layer at each alpha; {below}"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
-        "pattern": sheet.put("pattern", pattern, drawn.pattern, record, ranking),
-        "ratios": sheet.put("ratios", ratios, figures.ratios_figure, record, ranking),
+        "pattern": sheet.put("pattern", pattern, sized.pattern, record, ranking),
+        "ratios": sheet.put("ratios", ratios, plots.ratios_figure, record, ranking),
     }
     if plan is not None:
         label = "Width of each group before and after; the table below has the same values"
-        made["widths"] = sheet.put("widths", label, drawn.widths, plan)
+        made["widths"] = sheet.put("widths", label, sized.widths, plan)
     return made
 
 
@@ -215,9 +217,9 @@ def _course(record: SweepRecord, alpha: float, number: int, sheet: Sheet) -> Cou
     return Course(
         alpha=alpha_label(alpha),
         resets=sorted(resets.items(), key=lambda pair: (-pair[1], pair[0])),
-        training=put("Remaining percentage of each layer over training", drawn.training),
-        curves=put("Loss and score over training", drawn.curves),
-        thresholds=put("Thresholds of each layer", drawn.thresholds),
+        training=put("Remaining percentage of each layer over training", sized.training),
+        curves=put("Loss and score over training", sized.curves),
+        thresholds=put("Thresholds of each layer", sized.thresholds),
     )
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dst_analyze.ranking.formats import place, places, signed, whole_percent
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.serialize import place, places, signed, whole_percent
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.ranking.verdict import LABELS
-from dst_analyze.sweep.record import SweepRecord, alpha_label
+from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.text import elide, percent, short
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 60.0, 16.0

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dst_analyze.ranking.lengths import pairs_at
+from dst_analyze.ranking.length_evidence import pairs_at
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Caveat, Verdict
-from dst_analyze.slimming.values import DENSE, SLIM, SlimPlan, Verification
-from dst_analyze.sweep.notes import Note, notes_of
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.run.caveats import Note, notes_of
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.planning.plan_types import DENSE, SLIM, SlimPlan, Verification
 
 _MOST = 5  # layers named at the top
 

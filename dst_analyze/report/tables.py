@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dst_analyze.slimming.values import SlimPlan
-from dst_analyze.sweep.files import spreadsheet_safe
-from dst_analyze.sweep.record import SweepRecord
+from dst_analyze.run.atomic_io import spreadsheet_safe
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.text import spreadsheet_name
 
 

@@ -1,0 +1,1 @@
+"""A `TracedModel` becomes a `Coupling`: which channels must leave together. Knows nothing of sweeps or widths."""

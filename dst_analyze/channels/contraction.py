@@ -1,0 +1,174 @@
+"""Where values meet: element by element after broadcasting, or summed over in a contraction."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dst_analyze.channels.labels import collapsed, varying
+from dst_analyze.channels.rule_call import Act, Call
+
+
+def meet(call: Call, acts: Sequence[Act], shape: Sequence[int]) -> Act:
+    """The labels of a result computed element by element from ``acts``, after broadcasting to ``shape``."""
+    acts = [_aligned(act, len(shape)) for act in acts]
+    families = []
+    for cluster in _clusters(acts):
+        families.extend(_met(call, acts, cluster))
+    wide = tuple(collapsed(family.expand(tuple(shape))) for family in families)
+    return Act(tuple(shape), wide, all(act.constant for act in acts))
+
+
+def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, weights: bool = True) -> Act:
+    """The labels of an einsum: letters met in several operands are joined, letters summed over are left behind.
+
+    A family that varies along a summed letter and along one that stays (a head's channels, and the heads) is joined
+    along the summed one: heads leave as a whole.
+    """
+    letters = "".join(dict.fromkeys("".join(own for _, own in operands)))
+    spread = [Act(*_spread(act, own, letters), act.constant) for act, own in operands]
+    sizes = [max(act.shape[i] for act in spread) for i in range(len(letters))]
+    summed = {i for i, letter in enumerate(letters) if letter not in output}
+    if weights:
+        _note_roles(call, spread, summed)
+    met = meet(call, spread, sizes)
+    first: Any = tuple(0 if i in summed else slice(None) for i in range(len(letters)))
+    left = [letter for i, letter in enumerate(letters) if i not in summed]
+    families = []
+    for family in met.families:
+        dims = set(varying(family))
+        if dims & summed and dims - summed:
+            call.space.prefer(family, summed)
+        if dims - summed or not dims:
+            families.append(family[first].permute([left.index(letter) for letter in output]))
+    return Act(tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant)
+
+
+def spelt_out(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
+    """The letters of an einsum's operands, of so many axes each, and of its result; None if it is one of a kind.
+
+    Three dots become letters of their own, shared from the right, and a result that is not written is what torch makes
+    of it: the dots, then every letter met once, in their order.
+    """
+    if not isinstance(equation, str):
+        return None
+    sides, arrow, output = equation.replace(" ", "").partition("->")
+    inputs = sides.split(",")
+    if len(inputs) != len(axes):
+        return None
+    hidden = [
+        count - len(own.replace("...", "")) if "..." in own else 0 for own, count in zip(inputs, axes, strict=True)
+    ]
+    free = [letter for letter in string.ascii_letters if letter not in sides]
+    dots = "".join(free[: max(hidden)])
+    if not arrow:
+        output = "..." * any(hidden) + "".join(sorted(k for k in set(sides) - {".", ","} if sides.count(k) == 1))
+    found = [own.replace("...", dots[len(dots) - count :]) for own, count in zip(inputs, hidden, strict=True)]
+    output = output.replace("...", dots)
+    once = all(len(set(own)) == len(own) for own in (*found, output)) and "." not in "".join(found)
+    return (found, output) if once and set(dots) <= set(output) else None
+
+
+def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:
+    """A weight reads along its summed axes and produces along those that stay; two activations do neither."""
+    if all(act.constant for act in acts):  # a weight made of two, as LoRA's: the last is applied first
+        for act in acts:
+            for family in (f for f in act.families if set(varying(f)) & summed):
+                call.space.role("produces" if act is acts[-1] else "reads", family)
+        return
+    for act in acts:
+        for family in act.families if act.constant else ():
+            call.space.role("reads" if set(varying(family)) & summed else "produces", family)
+
+
+def _spread(act: Act, own: str, letters: str) -> tuple[tuple[int, ...], tuple[torch.Tensor, ...]]:
+    order = [own.index(letter) for letter in letters if letter in own]
+    shape = tuple(act.shape[own.index(letter)] if letter in own else 1 for letter in letters)
+
+    def placed(family: torch.Tensor) -> torch.Tensor:
+        family = family.permute(order)
+        for i, letter in enumerate(letters):
+            if letter not in own:
+                family = family.unsqueeze(i)
+        return family
+
+    return shape, tuple(placed(family) for family in act.families)
+
+
+def _aligned(act: Act, ndim: int) -> Act:
+    missing = (1,) * (ndim - act.ndim)
+    families = tuple(family[(None,) * len(missing)] for family in act.families)
+    return Act((*missing, *act.shape), families, act.constant)
+
+
+def _clusters(acts: Sequence[Act]) -> list[list[list[torch.Tensor]]]:
+    """Families that share an axis, across all acts; in each cluster a list of families per act."""
+    clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
+    for index, act in enumerate(acts):
+        for family in act.families:
+            dims = set(varying(family))
+            mine: tuple[set[int], list[list[torch.Tensor]]] = (dims, [[] for _ in acts])
+            mine[1][index].append(family)
+            for other in [other for other in clusters if other[0] & dims]:
+                clusters.remove(other)
+                mine = (mine[0] | other[0], [a + b for a, b in zip(other[1], mine[1], strict=True)])
+            clusters.append(mine)
+    return [cluster for _, cluster in clusters]
+
+
+def _met(call: Call, acts: Sequence[Act], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    counts = {len(families) for families in cluster if families}
+    if counts == {1}:
+        return [_joined(call, acts, [families[0] if families else None for families in cluster])]
+    same = {tuple(varying(family) for family in families) for families in cluster if families}
+    if len(counts) == 1 and len(same) == 1:  # the same axes on both sides: families belong together in their order
+        return [
+            _joined(call, acts, [families[k] if families else None for families in cluster])
+            for k in range(counts.pop())
+        ]
+    if len([families for families in cluster if families]) == 1:
+        only = next(families for families in cluster if families)
+        return [_joined(call, acts, [family if families else None for families in cluster]) for family in only]
+    for families in cluster:
+        call.freeze(families, "several channel axes meet in one")
+    return []
+
+
+def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """One family per act, or none: then the act is broadcast along the family's axes, or fixed there."""
+    present = [family for family in families if family is not None]
+    dims = {dim for family in present for dim in varying(family)}
+    widest = max(present, key=lambda family: len(varying(family)))
+    for act, family in zip(acts, families, strict=True):
+        if family is None or family is widest:
+            continue
+        if act.constant and _within_heads(family, widest) and _broadcast(act, family, widest):
+            call.space.freeze(family, call.reason("shared by all heads"))
+            call.space.join_along(widest, varying(family), call.reason("shared by all heads"))
+        else:
+            call.space.join(widest, family, call.reason("meets an axis of fixed size"))
+    for act in (act for act, family in zip(acts, families, strict=True) if family is None):
+        fixed = {dim for dim in dims if act.shape[dim] > 1}
+        if fixed and dims <= fixed:
+            for each in present:
+                call.space.freeze(each, call.reason("meets an axis of fixed size"))
+        elif fixed:
+            call.space.join_along(widest, fixed, call.reason("meets an axis of fixed size"))
+    return widest
+
+
+def _broadcast(act: Act, family: torch.Tensor, widest: torch.Tensor) -> bool:
+    """Whether it has a single place along the axes that only the widest runs along, and is not spread out there."""
+    return all(act.shape[dim] == 1 for dim in set(varying(widest)) - set(varying(family)))
+
+
+def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:
+    """Whether a weight or a table runs along the inner of several axes only: it is the same for every head.
+
+    Then either the same channels leave every head, or whole heads leave and it stays as it is. Heads it is.
+    """
+    inner, all_ = set(varying(family)), set(varying(widest))
+    return inner < all_ and max(all_) in inner

@@ -1,0 +1,367 @@
+"""What a channel rule is given: one call of one operation, its tensors as labelled shapes, everything else as it is.
+
+Rules are found in a table. An operation that is not in it freezes what it touches; nothing is element-wise by default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from dst_analyze.channels.labels import LabelSpace, Reason, along, collapsed, spread, varying
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.tracing.registered import keep_whole
+from dst_analyze.model.user_errors import a_thing, running
+
+
+@dataclass(frozen=True)
+class Act:
+    """A tensor as the rules see it: its shape, and the families of labels that run along its axes.
+
+    ``constant`` if it depends on parameters alone, not on the model's inputs.
+    """
+
+    shape: tuple[int, ...]
+    families: tuple[torch.Tensor, ...] = ()
+    constant: bool = False
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def along(self, dim: int) -> list[torch.Tensor]:
+        """The families that vary along an axis."""
+        return [family for family in self.families if dim % self.ndim in varying(family)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node of the graph, about to be understood."""
+
+    space: LabelSpace
+    node: fx.Node
+    module: nn.Module | None  # of a call_module node
+    args: tuple[Any, ...]  # tensors are `Act`s, everything else is the example's value
+    kwargs: dict[str, Any]
+    result: Any  # the example's value; of it a rule may use shapes
+    op: str
+    place: str  # the module the call is made in, and where its forward is written
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]  # the operation itself, to be run on labels
+    indices: Callable[[], tuple[Any, ...]]  # the arguments with the example's own tensors
+
+    # Arguments.
+
+    def get(self, position: int, name: str, default: Any = None) -> Any:
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    @property
+    def acts(self) -> list[Act]:
+        found: list[Act] = []
+        collect(self.args, found)
+        collect(self.kwargs, found)
+        return found
+
+    @property
+    def x(self) -> Act:
+        return self.acts[0]
+
+    # Results.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.result.shape)
+
+    def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> Act:
+        """A result of the call's own shape."""
+        constant = all(act.constant for act in self.acts) if constant is None else constant
+        return Act(self.shape, tuple(collapsed(family) for family in families), constant)
+
+    def on_labels(self, labels: torch.Tensor) -> Any:
+        """What the operation makes of labels put in the place of its first tensor."""
+        done = False
+
+        def swap(value: Any) -> Any:
+            nonlocal done
+            if isinstance(value, Act) and not done:
+                done = True
+                return labels
+            return value
+
+        args = mapped_acts(self.args, swap)
+        return self.run(args, mapped_acts(self.kwargs, swap))
+
+    # Findings.
+
+    def reason(self, why: str) -> Reason:
+        return Reason(why, self.op, self.node.name, self.place)
+
+    def freeze(self, families: Iterable[torch.Tensor], why: str) -> None:
+        for family in families:
+            self.space.freeze(family, self.reason(why))
+
+    def without(self, act: Act, dims: Iterable[int], why: str) -> list[torch.Tensor]:
+        """The families left when none may run along ``dims``: those that do are frozen."""
+        gone = {dim % act.ndim for dim in dims}
+        self.freeze((family for family in act.families if gone & set(varying(family))), why)
+        return [family for family in act.families if not gone & set(varying(family))]
+
+    def only_along(self, family: torch.Tensor, dim: int) -> torch.Tensor:
+        """Join a family along every axis but one; its labels along that one."""
+        dim %= family.ndim
+        self.space.join_along(family, (d for d in range(family.ndim) if d != dim), self.reason("fixed along an axis"))
+        return along(family, dim)
+
+    def inexact(self, act: Act, dims: Iterable[int], why: str) -> None:
+        dims = [dim % act.ndim for dim in dims]
+        for family in act.families:
+            self.space.inexact(family, dims, self.reason(why))
+
+    # Parameters.
+
+    def parameter(self, name: str, dims: Sequence[int], families: int = 1) -> Act | None:
+        """A parameter of the call's module, labelled along ``dims`` and kept whole along the rest."""
+        assert self.module is not None
+        tensor = getattr(self.module, name, None)
+        if tensor is None:
+            return None
+        shape, full = tuple(tensor.shape), self.names[name]
+        labels = [
+            spread(self.space.of(full, dim, shape[dim], k), dim, shape)
+            for dim in dims
+            if shape[dim] > 1
+            for k in range(families)
+        ]
+        return Act(shape, tuple(labels), constant=True)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The module's own tensors by the one name each goes by in the whole graph."""
+        return self.node.meta["slim_names"]  # type: ignore[no-any-return]
+
+
+def collect(value: Any, found: list[Act]) -> None:
+    if isinstance(value, Act):
+        found.append(value)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            collect(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect(item, found)
+
+
+def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple) and not isinstance(value, Act):
+        return type(value)(mapped_acts(item, change) for item in value) if type(value) in (list, tuple) else value
+    if isinstance(value, dict):
+        return {key: mapped_acts(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def place_of(node: fx.Node, root: type[nn.Module]) -> str:
+    """The module a node was recorded in, and where its forward is written; its name where that is in torch alone."""
+    stack = [("", root), *node.meta.get("nn_module_stack", {}).values()]
+    if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
+        stack.pop()
+    own = [(path, kind) for path, kind in stack if not str(getattr(kind, "__module__", "")).startswith("torch.")]
+    if not own:
+        return str(node.target if node.op == "call_module" else stack[-1][0])
+    path, kind = own[-1]
+    code = getattr(inspect.getattr_static(kind, "forward", None), "__code__", None) if isinstance(kind, type) else None
+    written = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{path} ({written})" if path and written else written or str(path)
+
+
+def frozen_module(call: Call) -> Any:
+    """Not understood: nothing that touches the module may change."""
+    call.freeze((family for act in call.acts for family in act.families), f"inside a {call.op}")
+    return unlabelled(call.result)
+
+
+def unlabelled(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return Act(tuple(result.shape))
+    if isinstance(result, tuple | list):
+        return tuple(unlabelled(item) for item in result)
+    if isinstance(result, dict):
+        return {key: unlabelled(item) for key, item in result.items()}
+    return result
+
+
+# --- the table --------------------------------------------------------------------------------------------------
+
+Rule = Callable[[Call], Any]
+
+
+class Effect(Enum):
+    """What the exactness proof may take a rule's operation to do; every value but UNKNOWN hides no sum over channels.
+
+    The rule of such an operation says itself (`Call.inexact`) where an element depends on others along an axis.
+    """
+
+    UNKNOWN = auto()  # anything, as with a user's own rule: it may hide a sum, and all it computes may move
+    NO_HIDDEN_SUM = auto()  # no more than that
+    ELEMENTWISE = auto()  # an element of the result depends on the elements at its place
+    PER_CHANNEL = auto()  # ... on all elements of its channel
+    REARRANGES = auto()  # elements are moved, not computed: the operation can be run on marks as it is
+
+
+_BY_NAME: dict[str, Rule] = {}
+_BY_KIND: dict[type[nn.Module], Rule] = {}
+_EFFECTS: dict[Rule, Effect] = {}
+# Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
+_TORCH = ("torch", "_operator", "builtins", "math")
+
+
+def rules(*names: str, effect: Effect | None = None) -> Callable[[Rule], Rule]:
+    """Enter a rule for torch's functions, tensor methods and operators of these names."""
+
+    def enter(rule: Rule) -> Rule:
+        _BY_NAME.update(dict.fromkeys(names, rule))
+        _set_effect(rule, effect)
+        return rule
+
+    return enter
+
+
+def module_rule(kind: type[nn.Module], rule: Rule, *, effect: Effect | None = None) -> None:
+    """Enter a rule for a class of torch's modules."""
+    _BY_KIND[kind] = rule
+    _set_effect(rule, effect)
+
+
+def _set_effect(rule: Rule, effect: Effect | None) -> None:
+    """Keep a rule's effect, which is the same under all names; None leaves what was said of it elsewhere."""
+    if effect is not None and _EFFECTS.setdefault(rule, effect) is not effect:
+        raise ValueError(f"{rule} is entered with two effects, {_EFFECTS[rule]} and {effect}")
+
+
+def effect_of(rule: Rule | None) -> Effect:
+    """Return what a rule's operation does, as far as the exactness proof is concerned."""
+    return Effect.UNKNOWN if rule is None else _EFFECTS.get(rule, Effect.UNKNOWN)
+
+
+def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
+    """The rule for a call: a user's own before ours, of a module the nearest class's."""
+    if module is not None:
+        kinds = type(module).__mro__
+        users = next((_REGISTERED[kind] for kind in kinds if kind in _REGISTERED), None)
+        return _resolved(users) if users is not None else next((_BY_KIND[k] for k in kinds if k in _BY_KIND), None)
+    if node.op == "call_method":
+        return _named(_plain(str(node.target)))
+    if node.target in _REGISTERED:
+        return _resolved(_REGISTERED[node.target])
+    home = getattr(node.target, "__module__", None) or "torch"
+    return _named(op_name(node, None)) if home.partition(".")[0] in _TORCH else None
+
+
+def _named(name: str) -> Rule | None:
+    return _resolved(_REGISTERED[name]) if name in _REGISTERED else _BY_NAME.get(name)
+
+
+# --- rules of the user's own ------------------------------------------------------------------------------------
+
+# By function, module class or name: a rule, or the class of torch's whose rule will do.
+_REGISTERED: dict[Any, Rule | type[nn.Module]] = {}
+_FITS: dict[type[nn.Module], Callable[[Any], None]] = {}
+
+
+def register_channel_rule(
+    op: Callable[..., Any] | type[nn.Module] | str,
+    rule: Rule | type[nn.Module],
+    *,
+    fit: Callable[[Any], None] | None = None,
+) -> None:
+    """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
+
+    ``rule(call)`` returns an `Act` for the call's result (a tuple of them for several), after joining and freezing on
+    ``call.space`` what the operation makes meet; or ``rule`` is a class of torch's, whose own rule will do. A module's
+    class stays one node of the graph from now on; ``fit(module)`` sets the numbers it keeps about itself (such as
+    ``in_features``) once its tensors have been cut.
+    """
+    name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
+    _REGISTERED[op] = rule if isinstance(rule, type) else _checked(name, rule)
+    if isinstance(op, type) and issubclass(op, nn.Module):
+        if not op.__module__.startswith("torch."):
+            keep_whole(op)
+        if fit is not None:
+            _FITS[op] = fit
+
+
+def fit_of(module: nn.Module) -> Callable[[Any], None] | None:
+    """How a module of a registered class is told that its tensors were cut."""
+    return next((_FITS[kind] for kind in type(module).__mro__ if kind in _FITS), None)
+
+
+def _resolved(rule: Rule | type[nn.Module]) -> Rule:
+    """Our own rules are entered when the coupling is first asked for, which may be after a user's registration."""
+    if not isinstance(rule, type):
+        return rule
+    known = next((_BY_KIND[kind] for kind in rule.__mro__ if kind in _BY_KIND), None)
+    if known is None:
+        raise OptionError(
+            f"there is no channel rule for {rule.__name__}, which another class is to share",
+            place="register_channel_rule",
+            hint="name a layer of torch.nn's, such as nn.Linear or nn.ReLU, or write a rule",
+        )
+    return known
+
+
+def _checked(name: str, rule: Rule) -> Rule:
+    """A stranger's rule: what it raises is told as its own, and what it returns must fit the result."""
+
+    def checked(call: Call) -> Any:
+        with running(f"the channel rule for {name}"):
+            found = rule(call)
+        wanted, given = (_shapes(value) for value in (unlabelled(call.result), found))
+        if wanted != given:
+            raise ModelError(
+                f"the channel rule for {name} returned {given or a_thing(found)}, where the result has shapes {wanted}",
+                place=call.place,
+                hint="return call.out(families), or a tuple of Acts for several results",
+            )
+        return found
+
+    return checked
+
+
+def _shapes(value: Any) -> list[tuple[int, ...]]:
+    found: list[Act] = []
+    collect(value, found)
+    return [act.shape for act in found]
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def op_name(node: fx.Node, module: nn.Module | None) -> str:
+    """What an operation is called in the table and in reasons."""
+    if module is not None:
+        return type(module).__name__
+    return _plain(str(getattr(node.target, "__name__", node.target)))
+
+
+def _plain(name: str) -> str:
+    """In place or not, an operation does the same to channels."""
+    name = _INPLACE_OPERATORS.get(name, name)
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+_INPLACE_OPERATORS = {
+    "iadd": "add",
+    "isub": "sub",
+    "imul": "mul",
+    "itruediv": "truediv",
+    "ipow": "pow",
+    "imatmul": "matmul",
+    "and_": "bitwise_and",
+    "or_": "bitwise_or",
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+}

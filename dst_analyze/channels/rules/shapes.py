@@ -1,0 +1,389 @@
+"""Rules for operations that only move elements: they are run, as they are, on the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from dst_analyze.channels.contraction import meet
+from dst_analyze.channels.labels import collapsed, slim_view, spread, varying
+from dst_analyze.channels.rule_call import Act, Call, Effect, module_rule, rules
+
+
+@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", effect=Effect.REARRANGES)
+def reshaped(call: Call) -> Any:
+    """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
+    if any(isinstance(arg, torch.dtype) for arg in call.args):
+        call.freeze(call.x.families, "its bytes seen as another type")
+        return call.out([])
+    return call.out((family.reshape(call.shape) for family in call.x.families), call.x.constant)
+
+
+@rules("view_as", "reshape_as", effect=Effect.REARRANGES)
+def _reshaped_as(call: Call) -> Any:
+    """The shape is another tensor's: what is cut from the one is cut from the other."""
+    met = meet(call, [reshaped(call), call.acts[1]], call.shape)
+    return call.out(met.families, call.x.constant)
+
+
+@rules("expand", "broadcast_to", effect=Effect.REARRANGES)
+def _expanded(call: Call) -> Any:
+    """A channel stays one when it is repeated; an index or a mask without any is as wide as what it will meet."""
+    if call.x.families:
+        return as_it_is(call)
+    before = (*[1] * (len(call.shape) - call.x.ndim), *call.x.shape)
+    return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > before[dim]])
+
+
+@rules("expand_as", effect=Effect.REARRANGES)
+def _expanded_as(call: Call) -> Any:
+    """Spread over the places of another tensor, as wide as that one is."""
+    met = meet(call, call.acts, call.shape)
+    return call.out(met.families, call.x.constant)
+
+
+# fmt: off
+_MOVES = (
+    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "repeat",
+    "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "chunk", "split", "split_with_sizes",
+    "tensor_split", "narrow",
+)
+# fmt: on
+
+
+@rules(*_MOVES, effect=Effect.REARRANGES)
+def as_it_is(call: Call) -> Any:
+    """Run the operation on the labels of its first tensor."""
+    per_family = [_flat(call.on_labels(family)) for family in call.x.families]
+    return rebuilt(call, per_family)
+
+
+def _flat(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple | list) else [result]
+
+
+def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
+    """Acts in the shape of the call's result, from the labels each family became."""
+    several = isinstance(call.result, tuple | list)
+    results = call.result if several else [call.result]
+    acts = tuple(
+        Act(tuple(result.shape), tuple(collapsed(pieces[i]) for pieces in per_family), call.x.constant)
+        for i, result in enumerate(results)
+    )
+    return acts if several else acts[0]
+
+
+module_rule(nn.Flatten, reshaped)
+module_rule(nn.Unflatten, reshaped)
+module_rule(nn.PixelShuffle, as_it_is)
+module_rule(nn.PixelUnshuffle, as_it_is)
+
+
+@rules("channel_shuffle", "native_channel_shuffle", effect=Effect.REARRANGES)
+def _channel_shuffle(call: Call) -> Any:
+    """A view, a transposition and a view back, in one: the grid in between has to stay one."""
+    groups = int(getattr(call.module, "groups", 0) or call.get(1, "groups"))
+    for family in call.x.along(1):
+        channels = call.only_along(family, 1).view(groups, -1)
+        call.space.join_along(channels, [0], call.reason("groups of equal size"))
+    return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)
+
+
+module_rule(nn.ChannelShuffle, _channel_shuffle)
+
+
+@rules("unbind", effect=Effect.REARRANGES)
+def _unbind(call: Call) -> Any:
+    """Single places taken: they are there, all of them, or not at all."""
+    dim = call.get(1, "dim", 0)
+    for family in call.x.along(dim):
+        call.space.join_along(family, [dim % family.ndim], call.reason("taken apart one by one"))
+    return as_it_is(call)
+
+
+@rules("roll", effect=Effect.REARRANGES)
+def _roll(call: Call) -> Any:
+    dims = call.get(2, "dims")
+    dims = range(call.x.ndim) if dims is None or dims == () else [dims] if isinstance(dims, int) else dims
+    return call.out(call.without(call.x, dims, "rolled along the axis"))
+
+
+@rules("pad", effect=Effect.REARRANGES)
+def _pad(call: Call) -> Any:
+    """Padding of other axes leaves channels alone; padded channels stay."""
+    amounts = call.get(1, "pad")
+    dims = [call.x.ndim - 1 - i // 2 for i in range(0, len(amounts), 2) if amounts[i] or amounts[i + 1]]
+    return stretched(call, call.x, dims, "padded along the axis")
+
+
+def stretched(call: Call, x: Act, dims: Iterable[int], why: str) -> Act:
+    """A result that differs from its input in the length of some axes: no channel may run along those."""
+    dims = [dim % x.ndim for dim in dims]
+    narrow = []
+    for family in call.without(x, dims, why):
+        for dim in dims:
+            family = family.narrow(dim, 0, 1)
+        narrow.append(family.expand(call.shape))
+    return call.out(narrow, x.constant)
+
+
+# --- spatial ----------------------------------------------------------------------------------------------------
+
+
+def spatial(call: Call, count: int) -> Any:
+    """Pooling and resizing along the last axes."""
+    results = call.result if isinstance(call.result, tuple | list) else [call.result]
+    if any(result.ndim != call.x.ndim for result in results):
+        call.freeze(call.x.families, "an unusual number of axes")
+        return rebuilt(call, [])
+    families = call.without(call.x, range(-count, 0), "pooled along the axis")
+    first: Any = (..., *[slice(0, 1)] * count)
+    small = [family[first] for family in families]
+    return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in small])
+
+
+def spatial_by_name(call: Call) -> Any:
+    """Along as many of the last axes as the operation's name says."""
+    return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
+
+
+def _pool(call: Call) -> Any:
+    return spatial_by_name(call)
+
+
+rules(
+    *(f"{kind}_pool{n}d" for kind in ("max", "avg", "lp", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)),
+    *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
+    *(f"adaptive_max_pool{n}d_with_indices" for n in (1, 2, 3)),
+    *(f"boolean_dispatch_max_pool{n}d" for n in (1, 2, 3)),
+    effect=Effect.PER_CHANNEL,
+)(_pool)
+for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool"):
+    for _n in (1, 2, 3):
+        if hasattr(nn, f"{_name}{_n}d"):
+            module_rule(getattr(nn, f"{_name}{_n}d"), _pool)
+
+
+@rules("interpolate", "upsample", effect=Effect.PER_CHANNEL)
+def _resized(call: Call) -> Any:
+    return spatial(call, call.x.ndim - 2)
+
+
+module_rule(nn.Upsample, _resized)
+
+
+for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
+    for _n in (1, 2, 3):
+        if hasattr(nn, f"{_name}{_n}d"):
+            module_rule(getattr(nn, f"{_name}{_n}d"), spatial_by_name, effect=Effect.REARRANGES)
+
+
+@rules("unfold", effect=Effect.REARRANGES)
+def _unfold(call: Call) -> Any:
+    """Patches as columns ([N, C·k, L]), or the tensor method that adds an axis."""
+    x = call.x
+    if call.node.op == "call_method":
+        dim = call.get(1, "dimension") % x.ndim
+        kept = call.without(x, [dim], "unfolded along the axis")
+        return call.out(family.narrow(dim, 0, 1).unsqueeze(-1).expand(call.shape) for family in kept)
+    times = call.shape[1] // x.shape[1]
+    kept = call.without(x, [2, 3], "unfolded along the axis")
+    return call.out(f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in kept)
+
+
+module_rule(nn.Unfold, _unfold)
+
+
+# --- putting together -------------------------------------------------------------------------------------------
+
+
+@rules("cat", "concat", "concatenate", effect=Effect.REARRANGES)
+def _cat(call: Call) -> Any:
+    """Along the axis of concatenation channels stand side by side; along every other they meet."""
+    acts = [act for act in call.acts if act.shape != (0,)]
+    dim = call.get(1, "dim", call.kwargs.get("axis", 0)) % acts[0].ndim
+    across, pieces = [], []
+    for act in acts:
+        families = [family for family in act.families if dim not in varying(family)]
+        flat = list(act.shape)
+        flat[dim] = 1
+        across.append(Act(tuple(flat), tuple(family.narrow(dim, 0, 1) for family in families), act.constant))
+        pieces.append([family for family in act.families if dim in varying(family)])
+        if act.shape[dim] == 1:  # a family with a single place along the axis is told by where it comes from only
+            single = [family for family in act.families if not varying(family) and int(family.flatten()[0])]
+            pieces[-1].extend(single)
+    shape = list(call.shape)
+    shape[dim] = 1
+    beside = meet(call, across, shape)
+    families = [family.expand(call.shape) for family in beside.families if varying(family)]
+    for k in range(max(len(piece) for piece in pieces)):
+        kth = [piece[k] if k < len(piece) else None for piece in pieces]
+        families.append(_side_by_side(acts, kth, dim, call.shape))
+    return call.out(families)
+
+
+def _side_by_side(
+    acts: list[Act], families: list[torch.Tensor | None], dim: int, shape: tuple[int, ...]
+) -> torch.Tensor:
+    parts = [
+        slim_view(family) if family is not None else torch.zeros([1] * act.ndim, dtype=torch.int32)
+        for act, family in zip(acts, families, strict=True)
+    ]
+    sizes = [max(part.shape[d] for part in parts) for d in range(len(shape))]
+    wide = []
+    for act, part in zip(acts, parts, strict=True):
+        sizes[dim] = act.shape[dim]
+        wide.append(part.expand(sizes))
+    return torch.cat(wide, dim).expand(shape)
+
+
+@rules("stack", effect=Effect.REARRANGES)
+def _stack(call: Call) -> Any:
+    dim = call.get(1, "dim", 0) % len(call.shape)
+    acts = [
+        Act(
+            (*act.shape[:dim], 1, *act.shape[dim:]),
+            tuple(family.unsqueeze(dim) for family in act.families),
+            act.constant,
+        )
+        for act in call.acts
+    ]
+    shape = list(call.shape)
+    shape[dim] = 1
+    met = meet(call, acts, shape)
+    return call.out(family.expand(call.shape) for family in met.families)
+
+
+# --- taking out -------------------------------------------------------------------------------------------------
+
+
+@rules("getitem", effect=Effect.REARRANGES)
+def _getitem(call: Call) -> Any:
+    x, index = call.args[0], call.args[1]
+    if not isinstance(x, Act):  # one of several results, or an entry of a plain list
+        return x[index]
+    real = _on_cpu(call.indices()[1])
+    items = _per_axis(x, real if isinstance(real, tuple) else (real,))
+    if items is None:
+        call.freeze(x.families, "indexed in a way that hides its axes")
+        return call.out([])
+    for act in call.acts[1:]:
+        call.freeze(act.families, "used as an index")
+    kept = _taken(call, x, items)
+    return call.out((family[real] for family in kept), x.constant)
+
+
+def _on_cpu(index: Any) -> Any:
+    """Labels live there, whatever device the model is on."""
+    if isinstance(index, tuple | list):
+        return type(index)(_on_cpu(item) for item in index)
+    return index.cpu() if isinstance(index, torch.Tensor) else index
+
+
+def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
+    """The families left after something is taken along each axis: a place, a slice, or what a tensor says."""
+    for dim, item in enumerate(items):
+        if isinstance(item, int):
+            for family in x.along(dim):
+                call.space.join_along(family, [dim], call.reason("one place taken out"))
+    plain = [isinstance(item, int) or (isinstance(item, slice) and item.step in (None, 1)) for item in items]
+    odd = [dim for dim in range(len(items)) if not plain[dim]]
+    return call.without(x, odd, "indexed by a tensor or in steps")
+
+
+def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
+    """What is asked of each axis; None where that cannot be told."""
+    taking = [item for item in index if item is not None and item is not ...]
+    if any(isinstance(item, bool) or (isinstance(item, torch.Tensor) and item.dtype == torch.bool) for item in taking):
+        widths = [item.ndim if isinstance(item, torch.Tensor) and item.dtype == torch.bool else 1 for item in taking]
+    else:
+        widths = [1] * len(taking)
+    missing = x.ndim - sum(widths)
+    if missing < 0 or any(isinstance(item, bool) for item in taking):
+        return None
+    items: list[Any] = []
+    widths_left = iter(widths)
+    for item in index:
+        if item is None:
+            continue
+        if item is ...:
+            items.extend([slice(None)] * missing)
+            missing = 0
+        else:
+            items.extend([item] * next(widths_left))
+    return [*items, *[slice(None)] * missing]
+
+
+@rules("select", effect=Effect.REARRANGES)
+def _select(call: Call) -> Any:
+    dim = call.get(1, "dim") % call.x.ndim
+    for family in call.x.along(dim):
+        call.space.join_along(family, [dim], call.reason("one place taken out"))
+    return as_it_is(call)
+
+
+@rules("index_select", effect=Effect.NO_HIDDEN_SUM)
+def _index_select(call: Call) -> Any:
+    call.freeze(call.acts[1].families, "used as an index")
+    dim = call.get(1, "dim") % call.x.ndim
+    kept = call.without(call.x, [dim], "indexed by a tensor")
+    return call.out((family.narrow(dim, 0, 1).expand(call.shape) for family in kept), call.x.constant)
+
+
+@rules("setitem", effect=Effect.NO_HIDDEN_SUM)
+def _setitem(call: Call) -> Any:
+    """What is written meets what it is written over."""
+    x, value = call.args[0], call.args[2]
+    if not isinstance(x, Act):
+        return None
+    real = _on_cpu(call.indices()[1])
+    items = _per_axis(x, real if isinstance(real, tuple) else (real,))
+    if items is None or any(not isinstance(item, int | slice) for item in items):
+        call.freeze((family for act in call.acts for family in act.families), "written through an index")
+        return None
+    kept = _taken(call, x, items)
+    if isinstance(value, Act):
+        families = tuple(collapsed(family[real]) for family in kept)
+        shape = tuple(torch.empty(x.shape, device="meta")[real].shape)
+        meet(call, [Act(shape, families), value], shape)
+    return None
+
+
+@rules("getattr", effect=Effect.NO_HIDDEN_SUM)
+def _attribute(call: Call) -> Any:
+    name = call.args[1]
+    if not isinstance(call.args[0], Act):  # one of several results by its name
+        return call.args[0][("values", "indices").index(name)]
+    if name in ("T", "mT", "H", "mH"):
+        return rebuilt(call, [[getattr(family, name)] for family in call.x.families])
+    if name in ("data", "real"):
+        return call.out(call.x.families)
+    call.freeze(call.x.families, f"its attribute {name}")
+    return call.out([])
+
+
+FUNCTIONS_THAT_MAKE = ("zeros", "ones", "full", "empty", "rand", "randn")
+METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
+MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
+
+
+@rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)
+def _made(call: Call) -> Any:
+    """A tensor whose places are all alike, such as the zeros a state begins with: as wide as what it meets.
+
+    Of a tensor it is made like it takes the type only.
+    """
+    return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > 1])
+
+
+def _labelled(call: Call, dims: Iterable[int]) -> Act:
+    """Labels of its own along some axes."""
+    return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in dims), constant=False)
+
+
+@rules("new_tensor", effect=Effect.REARRANGES)
+def _given(call: Call) -> Any:
+    return call.out([])

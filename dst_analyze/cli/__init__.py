@@ -1,0 +1,1 @@
+"""Arguments become an exit code; the only place that prints."""

@@ -1,0 +1,98 @@
+"""How the command line is read: a model where a command's name may stand, and mistakes told as our own errors."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+import shlex
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+
+import click
+from click.shell_completion import CompletionItem
+
+from dst_analyze.errors import OptionError
+from dst_analyze.version import __version__
+
+PROGRAM = "dst-analyze"
+DEFAULT = "analyze"
+_LIST = f"`{PROGRAM} --help` lists the commands and options"
+
+
+class DefaultGroup(click.Group):
+    """A group whose first argument may be a model instead of a command's name."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:  # a shell asks how this might go on
+            return super().parse_args(ctx, args)
+        if not args or args[0] in self.commands:
+            return super().parse_args(ctx, args or ["--help"])
+        for own in ("--help", "--version", "--list-examples"):
+            if own in args:
+                return super().parse_args(ctx, [own])
+        return super().parse_args(ctx, [DEFAULT, *args])
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(PROGRAM, "MODEL [OPTIONS]")
+        formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of the default command are the program's."""
+        default = self.commands[DEFAULT]
+        default.format_options(click.Context(default, parent=ctx), formatter)
+        self.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, the default command's options, and files, as the model may come first."""
+        default = self.commands[DEFAULT]
+        found = super().shell_complete(ctx, incomplete)
+        if incomplete.startswith("-"):
+            return [*found, *default.shell_complete(click.Context(default, parent=ctx), incomplete)]
+        return [*found, *complete_model(ctx, None, incomplete)]
+
+
+def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
+    """A model is a file, or a name in a collection that only torch could list."""
+    collections = [
+        CompletionItem(name) for name in ("example:", "torchvision:", "timm:") if name.startswith(incomplete)
+    ]
+    return [*collections, CompletionItem(incomplete, type="file")]
+
+
+def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        # The package's metadata know torch's version without importing it.
+        click.echo(f"{PROGRAM} {__version__} (torch {metadata.version('torch')}, Python {platform.python_version()})")
+        ctx.exit()
+
+
+def print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from dst_analyze.model.loading.bundled import all_examples
+        from dst_analyze.text import short
+
+        formatter = ctx.make_formatter()
+        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
+        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
+        click.echo(formatter.getvalue(), nl=False)
+        ctx.exit()
+
+
+def closest(wrong: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    return next(iter(difflib.get_close_matches(wrong, list(known), n=1)), None)
+
+
+def usage_error(error: click.ClickException, args: Sequence[str], commands: Iterable[str]) -> OptionError:
+    """What click has to say, as cause, place and hint."""
+    place = shlex.join([PROGRAM, *args])
+    if isinstance(error, click.NoSuchOption):
+        meant = next(iter(error.possibilities or ()), None)
+        hint = f"did you mean {meant}?" if meant else _LIST
+        return OptionError(f"there is no option {error.option_name}", place=place, hint=hint)
+    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter) and error.param:
+        name = next(iter(error.param.opts), "")
+        return OptionError(error.message, place=name, hint=f"`{PROGRAM} --help` says what {name} takes")
+    meant = closest(args[0], commands) if args else None
+    hint = f"did you mean `{PROGRAM} {meant}`?" if meant and meant != args[0] else _LIST
+    return OptionError(error.format_message(), place=place, hint=hint)

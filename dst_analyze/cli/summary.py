@@ -1,0 +1,217 @@
+"""The end of a run in the terminal: its tables, and ten lines that say what came of it and what to type next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dst_analyze.baselines.agreement import read_ways
+from dst_analyze.cli.default_group import PROGRAM
+from dst_analyze.cli.terminal import (
+    note_text,
+    show,
+    show_plan,
+    sweep_table,
+    verification_table,
+    visible,
+    ways_table,
+)
+from dst_analyze.errors import DstError
+from dst_analyze.ranking.length_evidence import long_run_share
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
+from dst_analyze.report.commands import command_again
+from dst_analyze.run.alpha_search import rounded
+from dst_analyze.run.caveats import Title, notes_of
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.artifacts import Suggestion
+from dst_analyze.slimming.planning.plan_types import DENSE, SLIM, Verification
+from dst_analyze.sweep.planning.smoke_run import SUFFIX
+from dst_analyze.text import elide, short, wrapped
+
+_SHOWN = 10  # layers of the ranking; `rank` shows all
+_NAMED = 3  # layers in the summary
+_NAME = 40
+_STRONGER = 30  # times an alpha that pruned nothing
+
+
+def show_outcome(
+    where: Console,
+    record: SweepRecord,
+    ranking: Ranking,
+    suggestion: Suggestion | DstError,
+    proof: Verification | None,
+    page: Path,
+) -> None:
+    """Show all of it, what matters most at the end, where it is seen."""
+    show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
+    show(where, ranking.text(where.width, top=_SHOWN), "")
+    if isinstance(suggestion, DstError):
+        hint = (f"hint: {suggestion.hint}",) if suggestion.hint else ()
+        show(where, *wrapped((f"no slimmer architecture: {suggestion.cause}", *hint), where.width))
+    else:
+        show_plan(where, suggestion.plan)
+        if suggestion.no_source:
+            show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
+    if proof is not None:
+        show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
+    ways = read_ways(record, ranking)
+    if ways is not None:
+        show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
+    rows = summary(record, ranking, suggestion, proof, page)
+    show(where, "", *(f"{name:<12}{visible(text)}" for name, text in rows))
+
+
+def summary(
+    record: SweepRecord,
+    ranking: Ranking,
+    suggestion: Suggestion | DstError,
+    proof: Verification | None,
+    page: Path,
+) -> Iterator[tuple[str, str]]:
+    """Yield ten rows at most: what went wrong, the answer, what is redundant, how sure that is, and what next."""
+    wrong = _wrong(record)
+    if wrong is not None:
+        yield "WARNING", wrong.what
+    yield "answer", _answer(record, suggestion, proof)
+    yield from _redundant(ranking)
+    yield "how sure", how_sure(record, ranking)
+    if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
+        yield "slim model", suggestion.built_by
+    yield "report", str(page)
+    yield "next", wrong.remedy if wrong is not None else _next(suggestion, proof, record)
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """What makes the answer worth less than it seems, and the command that mends it."""
+
+    what: str
+    remedy: str
+
+
+def _wrong(record: SweepRecord) -> _Wrong | None:
+    """Return the worst that went wrong; None if nothing did."""
+    titles = {note.title for note in notes_of(record)}
+    longer = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
+    given = record.config.given_alphas
+    if record.folder.name.endswith(SUFFIX):
+        return _Wrong(
+            "a few steps, to see that everything works: nothing here is a result",
+            f"{PROGRAM} {record.config.model}, the real run",
+        )
+    if not record.complete:
+        lost = [trial for trial in record.trials if trial.status != "done"]
+        return _Wrong(
+            f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
+            command_again(record, "--retry-failed"),
+        )
+    if Title.NOTHING_PRUNED in titles:
+        stronger = tuple(rounded(_STRONGER * alpha) for alpha in given) or "auto"
+        return _Wrong(
+            "nothing was pruned: the alphas are too weak for this model, so no layer can be told from another",
+            command_again(record, alphas=stronger),
+        )
+    if Title.BROKEN in titles:
+        weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
+        return _Wrong(
+            "no masked trial does the task any more: the alphas are too strong for this model",
+            command_again(record, **weaker),
+        )
+    if Title.HARDLY_LEARNED in titles:
+        return _Wrong(
+            "the dense model has hardly learned anything, so the masks say little", command_again(record, **longer)
+        )
+    if record.manifest.data.stand_in:
+        return _Wrong(
+            "trained on stand-in data (handwritten digits): the answer is about these, not about yours",
+            f"{command_again(record)} --data NAME, or define train_data() in the model file",
+        )
+    return None
+
+
+def _answer(record: SweepRecord, suggestion: Suggestion | DstError, proof: Verification | None) -> str:
+    """Return what can go, in one sentence."""
+    model = f"{elide(record.manifest.model.name, _NAME)}, {short(record.manifest.model.params)} parameters"
+    if isinstance(suggestion, DstError):
+        return f"{model}: no slimmer architecture, {suggestion.cause}"
+    plan = suggestion.plan
+    if not plan.is_advice:
+        return f"{model}: none, this was a rehearsal; a slim model can be built and written"
+    macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
+    size = f"{1 - plan.new_params / plan.params:.0%} can go: {short(plan.params)} -> {short(plan.new_params)}{macs}"
+    return f"{model}; {size}; {_proven(proof)}"
+
+
+def _proven(proof: Verification | None) -> str:
+    if proof is None:
+        return "not proven yet"
+    lead = proof.lead(DENSE)[0]
+    if math.isnan(lead):
+        return "the proof did not end well"
+    better = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "better"]
+    worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
+    if worse:
+        return f"DISPROVEN: trained, it is worse than {', '.join(worse)} of its size"
+    scale, unit = (100, " points") if proof.score == "accuracy" else (1, "")
+    apart = f"{scale * abs(lead):.2g}{unit} {'better' if lead >= 0 else 'worse'} than dense"
+    beside = f", better than {', '.join(better)} of its size" if better else ", level with others of its size"
+    return f"proven by training: {apart}{beside}"
+
+
+def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
+    """Yield the most redundant layers and what goes of each; the needed ones by name."""
+    table = ranking.ordered()
+    found = table[table["label"] == REDUNDANT]
+    for number, row in enumerate(found.head(_NAMED).itertuples()):
+        more = f"; and {len(found) - _NAMED} more" if number == _NAMED - 1 and len(found) > _NAMED else ""
+        said = row.spare_words or row.reason
+        yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
+    if found.empty and ranking.verdict is not Verdict.NONE:
+        yield "redundant", f"no layer much more than the others; most spare: {_most_spare(ranking)}"
+    needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+    if needed:
+        more = f" and {len(needed) - _NAMED} more" if len(needed) > _NAMED else ""
+        yield "needed", ", ".join(needed[:_NAMED]) + more
+
+
+def _most_spare(ranking: Ranking) -> str:
+    first = ranking.ordered().iloc[0]
+    return f"{_named(str(first['layer']))}, {first['spare_words'] or first['reason']}"
+
+
+def _named(layer: str) -> str:
+    """Return a layer's name as a reader can tell it from a number."""
+    return f"layer {layer}" if layer.isdigit() else elide(layer, _NAME)
+
+
+def how_sure(record: SweepRecord, ranking: Ranking) -> str:
+    """Return how far the ranking can be trusted, in one sentence."""
+    a = ranking.statistics
+    if ranking.verdict is Verdict.NONE:
+        return f"{ranking.verdict.capitalize()}: {ranking.why}"
+    seeds = f"{a.seeds} seed{'' if a.seeds == 1 else 's'}"
+    if ranking.verdict is Verdict.UNCONFIRMED:
+        return "unconfirmed: one trial shows this order, and no second one has repeated it"
+    alphas = f"{a.alphas} alphas" if a.alphas > 1 else "one alpha"
+    trials = f"{ranking.verdict}: {alphas} and {seeds} give this order (Kendall's W {a.w:.2f})"
+    how = record.manifest
+    share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
+    if share is None:
+        return trials
+    return f"{trials}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
+
+
+def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord) -> str:
+    """Return the command that would add most to what is known."""
+    if isinstance(suggestion, DstError):
+        return f"{PROGRAM} inspect {record.config.model}, which says what the tracer could not follow"
+    if proof is None:
+        return f"{PROGRAM} verify {record.folder}"
+    if suggestion.source is None:
+        return f"{suggestion.built_by} builds the slim model"
+    return f"{PROGRAM} {suggestion.source}, as the slim model is a model file too"

@@ -1,0 +1,249 @@
+"""What the command line shows, as rich renderables. Names and messages come from strangers: they are made inert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dst_analyze.errors import DstError
+from dst_analyze.text import NARROWEST_NAME, percent, wrapped
+from dst_analyze.text import elide as elide
+from dst_analyze.text import short as short
+from dst_analyze.text import visible as visible
+
+if TYPE_CHECKING:
+    from dst_analyze.baselines.agreement import Ways
+    from dst_analyze.model.tracing.trace import TracedModel
+    from dst_analyze.ranking.result import Ranking
+    from dst_analyze.run.caveats import Note
+    from dst_analyze.run.record import SweepRecord
+    from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+
+_NARROWEST_WHY = 28  # cells of the text beside a row
+_GAP = 3  # what rich puts between two columns of this box
+_RUNGS = {
+    1: "torch.fx traced the whole model",
+    2: "torch.fx traced around the parts that refuse it",
+    3: "outside the graph: masked in place, no width can be suggested",
+}
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+
+def error_text(error: DstError) -> Text:
+    """Cause, place, the user's own frames, hint."""
+    text = Text.assemble(("error: ", "bold red"), visible(error.cause))
+    if error.place:
+        text.append(f"\n  at {visible(error.place)}")
+    if error.trace:
+        text.append(f"\n{visible(error.trace.rstrip())}", "dim")
+    if error.hint:
+        text.append("\nhint: ", "bold").append(visible(error.hint))
+    return text
+
+
+def note_text(note: Note) -> Text:
+    return Text.assemble((f"! {visible(note.title)}: ", "bold yellow"), visible(note.text))
+
+
+# --- printing ------------------------------------------------------------------------------------------------------
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes every text literally; into a file or a pipe it breaks no lines."""
+    made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    made.soft_wrap = not made.is_terminal
+    return made
+
+
+def show(where: Console, *parts: RenderableType) -> None:
+    """Print; a table wider than the terminal is printed whole rather than losing digits."""
+    for part in parts:
+        if isinstance(part, Table):
+            where.width = max(where.width, where.measure(part, options=where.options.update(width=10_000)).maximum)
+        where.print(part)
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
+    """Layers x alphas in percent, the model and its score below."""
+    from dst_analyze.ranking.table import remaining_table
+    from dst_analyze.run.record import alpha_label
+
+    kind, facts, alphas = record.manifest.data.score, record.layers, record.alphas
+    rows = [
+        [short(params), short(macs), *map(percent, ratios)]
+        for params, macs, ratios in zip(
+            facts["params"], facts["macs"], remaining_table(record, ranking).to_numpy(), strict=True
+        )
+    ]
+    model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
+    scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
+    unit = "accuracy %" if kind == "accuracy" else "loss"
+    shorter = record.manifest.reference == "warm-up" and record.manifest.warm_up
+    dense = "dense, trained half as long" if shorter else "dense"
+    names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
+    heads = ["params", "MACs", *map(alpha_label, alphas)]
+    table = _table("layer", heads, names, [*rows, model, scores], width, below=2)
+    table.title = "weights that remain, in %, at each alpha"
+    return table
+
+
+def layer_table(traced: TracedModel, width: int) -> Table:
+    """Each layer's facts, as tracing found them."""
+    rows = [
+        [
+            elide(layer.kind, 20),
+            "x".join(map(str, layer.shape)),
+            short(layer.params),
+            f"{short(layer.macs)}{'*' if layer.macs_note else ''}",
+            str(layer.rung),
+        ]
+        for layer in traced.layers
+    ]
+    heads = ["kind", "shape", "params", "MACs", "rung"]
+    return _table("layer", heads, [layer.name for layer in traced.layers], rows, width)
+
+
+def show_plan(where: Console, plan: SlimPlan) -> None:
+    """Print a plan: its rows, what it saves, and the other sizes that the same evidence leads to."""
+    width = where.width
+    if not plan.is_advice:
+        show(where, *wrapped(plan.notes[:1], width))
+        return
+    show(where, plan_table(plan, width), *wrapped(plan_words(plan), width))
+    if plan.ladder:
+        show(where, "", ladder_table(plan, width), *wrapped([plan.ladder_words], width))
+
+
+def plan_table(plan: SlimPlan, width: int) -> Table:
+    """Each group's width before and after, how dense the sweep left it, and what the ranking says of its layers."""
+    rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
+    heads = ["width", "becomes", "density %", plan.rank_head, "label"]
+    names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
+    return _table("group", heads, names, rows, width, why=why if any(why) else ())
+
+
+def ladder_table(plan: SlimPlan, width: int) -> Table:
+    """Parameters, MACs and widths at each size of the ladder."""
+    named = plan.ladder_rows
+    table = _table("", plan.ladder_heads, [name for name, _ in named], [cells for _, cells in named], width)
+    table.title = f"widths at other sizes, as shares of the {'MACs' if plan.ladder[0].axis == 'macs' else 'parameters'}"
+    return table
+
+
+def plan_words(plan: SlimPlan) -> Iterator[str]:
+    """What a plan saves, and what stands in its way."""
+    yield ""
+    yield f"parameters {short(plan.params)} -> {short(plan.new_params)} ({plan.new_params / plan.params:.1%})"
+    if plan.macs and plan.new_macs is not None:
+        yield f"MACs       {short(plan.macs)} -> {short(plan.new_macs)} ({plan.new_macs / plan.macs:.1%})"
+    if plan.latency is not None:
+        yield f"latency    {plan.latency:.1%} of the dense model's, measured here"
+    yield from plan.notes
+    for branch in plan.depth:
+        most = ", ".join(f"{elide(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())
+        yield (
+            f"proposed, not done: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
+            f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
+        )
+    for reason, groups in plan.frozen_by_reason.items():
+        first = sorted(groups, key=lambda frozen: not frozen.why)  # what ranks as redundant is looked for
+        more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
+        yield f"frozen: {', '.join(frozen.why or elide(frozen.group, 40) for frozen in first[:3])}{more}: {reason}"
+
+
+def verification_table(found: Verification, width: int) -> Table:
+    """The contenders side by side."""
+    rows = []
+    for row in found.table.itertuples():
+        half = (row.high - row.low) / 2
+        spread = f"± {_score(half, found.score)}" if math.isfinite(half) else ""
+        rows.append(
+            [
+                _score(row.score, found.score), spread, short(row.params), short(row.macs),
+                f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
+            ]
+        )  # fmt: skip
+    unit = "accuracy %" if found.score == "accuracy" else "loss"
+    heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
+    return _table("model", heads, [entry.name for entry in found.entries], rows, width)
+
+
+def ways_table(found: Ways, width: int) -> Table:
+    """Ways to rank, and how far they agree."""
+    from dst_analyze.ranking.serialize import agreement
+
+    rows = [
+        [
+            agreement(found.tau.at[found.ways[0].name, way.name]),
+            agreement(way.itself),
+            f"{way.steps:,}",
+        ]
+        for way in found.ways
+    ]
+    heads = ["tau to the sweep", "W over its settings", "steps of training"]
+    return _table("ranked by", heads, [way.name for way in found.ways], rows, width)
+
+
+def inspection_notes(traced: TracedModel) -> Iterator[str]:
+    """What the table of layers does not say: coverage, rungs, what was left out and what could not be counted."""
+    from dst_analyze.ranking.table import by_reason
+
+    yield traced.coverage.describe()
+    for rung in sorted({layer.rung for layer in traced.layers}):
+        yield f"rung {rung}: {_RUNGS[rung]}"
+    for note in dict.fromkeys(layer.macs_note for layer in traced.layers if layer.macs_note):
+        yield f"* MACs: {note}"
+    if traced.uncounted:
+        yield f"not in the MACs (torch's FlopCounterMode has no formula): {', '.join(traced.uncounted)}"
+    yield from traced.notes
+    for reason, entries in by_reason(traced.skipped):
+        names = ", ".join(elide(entry.name, 40) for entry in entries[:3])
+        more = f" and {len(entries) - 3} more" if len(entries) > 3 else ""
+        place = f" at {entries[0].place}" if entries[0].place else ""
+        yield f"skipped, {short(sum(entry.params for entry in entries))} parameters: {reason}: {names}{more}{place}"
+
+
+def _table(
+    what: str,
+    heads: Sequence[str],
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    below: int = 0,
+    why: Sequence[str] = (),
+) -> Table:
+    """Names of ``what``, then values; names give way if it is too wide. Rows ``below`` stand last.
+
+    ``why`` is a text beside each row, broken into lines where it has to be.
+    """
+    values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
+    room = max(NARROWEST_NAME, width - values - (_NARROWEST_WHY + _GAP if why else 0))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
+    table.add_column(what, no_wrap=True)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    if why:
+        named = max(cell_len(elide(name, room)) for name in (what, *names))
+        table.add_column("why", max_width=max(_NARROWEST_WHY, width - values - named - _GAP))
+    for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
+        text = [visible(why[number - 1])] if why else []
+        table.add_row(elide(name, room), *row, *text, end_section=below > 0 and number == len(rows) - below)
+    return table
+
+
+def _score(value: float | None, kind: str) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if kind == "accuracy" else f"{value:.3g}"

@@ -1,0 +1,400 @@
+"""Rung 2: the example is run for real, and every torch call it makes leaves a node behind.
+
+Values are ordinary tensors, so Python may ask them anything; each is shadowed by the node that computes it. Sizes are
+integers that remember where they came from, so that ``x.view(x.shape[0], -1)`` stays true for other batches. Where
+Python asks for a plain value (a comparison, a length, an item) the example's answer is built into the graph, and noted.
+A submodule whose inside cannot be followed is rolled back to a single opaque node.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import base_types
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from dst_analyze.model.graph.symbolic import is_leaf, placeholder_names, plain_output
+from dst_analyze.model.graph.torch_calls import (
+    METADATA,
+    OPERATORS,
+    SWAPPED,
+    autocast_state,
+    is_inplace,
+    is_method,
+    is_random,
+    is_record,
+    leaves,
+    mapped,
+    name_of,
+)
+from dst_analyze.model.graph.traced_numbers import Number, ShadowFloat, ShadowInt, plain
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.places import describe_error, place_here, place_of, source_of
+
+
+class UntraceableError(Exception):
+    """Something happened that no node of a graph can express.
+
+    ``hidden_call``: a tensor came from a call that torch does not show, and could be taken for a constant.
+    """
+
+    def __init__(self, message: str, *, hidden_call: bool = False) -> None:
+        super().__init__(message)
+        self.hidden_call = hidden_call
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A submodule kept whole because its inside could not be traced."""
+
+    name: str
+    reason: str  # exception type and message, on one line
+    place: str  # file:line where tracing stopped, if known
+    hidden_call: bool = False  # it stopped at a tensor that came from a call that torch does not show
+
+    @classmethod
+    def stopped_by(cls, error: Exception, name: str, place: str) -> Opaque:
+        """Return the part of a model at which an error ended tracing."""
+        hidden_call = isinstance(error, UntraceableError) and error.hidden_call
+        return cls(name, describe_error(error), place, hidden_call)
+
+
+_MOST_NODES = 50_000  # nobody reads more
+
+
+@dataclass
+class _Binding:
+    """What the tracer knows of a tensor: its node, and whether it comes from the example (or from the model alone)."""
+
+    node: fx.Node
+    varies: bool
+    sizes: dict[int, fx.Node] = field(default_factory=dict)
+
+
+class ShadowTracer(TorchFunctionMode):
+    """Runs a model on its example and keeps the graph of what happened."""
+
+    def __init__(
+        self,
+        root: nn.Module,
+        inputs: Inputs,
+        drop: Callable[[str], None],
+        *,
+        strict: bool = False,
+        trusting: bool = False,
+    ) -> None:
+        """``strict``: never answer from a tensor's contents, only from its shape; who asks stays opaque.
+
+        ``trusting``: a tensor made where torch does not show it (``torch.FloatTensor([0.5])``) is a constant.
+        """
+        super().__init__()
+        self._strict, self._trusting = strict, trusting
+        self.graph = fx.Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        self.opaque: list[Opaque] = []
+        self.answers: dict[str, None] = {}  # what the example was asked, in order, each once
+        self.specialised = False  # asked for contents, not only for shapes: another example may take another path
+        self._root, self._inputs, self._drop = root, inputs, drop
+        self._paths = {id(module): name for name, module in root.named_modules()}
+        self._names = {id(t): name for name, t in (*root.named_buffers(), *root.named_parameters())}
+        self._bindings: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._attributes: dict[str, fx.Node] = {}
+        self._stack: OrderedDict[str, tuple[str, type]] = OrderedDict()
+        self._effects: set[fx.Node] = set()
+        self._paused = False
+        self._autocast = autocast_state()
+        # A tensor that appears from nowhere is a constant if it is older than the trace; if it is not, it was made
+        # from others behind our back, and taking it for a constant would cut the graph.
+        self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
+
+    def trace(self) -> fx.Graph:
+        """The graph of one run of the example."""
+        names = iter(placeholder_names(self._root, self._inputs))
+
+        def placeholder(tensor: torch.Tensor) -> torch.Tensor:
+            value = tensor.detach().clone()  # the model may write into its inputs
+            self._bindings[value] = _Binding(self.graph.placeholder(next(names)), varies=True)
+            return value
+
+        try:
+            inputs = self._inputs.map(placeholder)
+            with self._watching(), self, torch.no_grad():
+                output = inputs.call(self._root)
+            self.graph.output(self._argument(plain_output(output, self._drop)))
+            self._sweep()
+            self.graph.lint()
+            return self.graph
+        finally:
+            # A number may outlive us as a key of somebody's cache: it must be plain, and must not keep all this alive.
+            self._paused = True
+            self._older, self._bindings, self._root = {}, WeakTensorKeyDictionary(), nn.Module()
+
+    # What the numbers call.
+
+    def number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """The result of arithmetic on sizes, with a node of its own."""
+        value = function(*(plain(arg) for arg in args))
+        if self._paused or type(value) not in (int, float):
+            return value
+        if function is operator.mul and any(type(arg) is int and arg == 1 for arg in args):
+            return next(arg for arg in args if isinstance(arg, Number))  # products that begin with one
+        return self._remembering(value, self._create("call_function", function, self._arguments(args)))
+
+    def answered(self, question: str, answer: object) -> None:
+        """Note that the graph from here on depends on the example."""
+        if not self._paused:
+            self.answers[f"{place_here()}: {question} is {answer}".lstrip(": ")] = None
+
+    # Torch calls.
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*mapped(args, plain), **mapped(kwargs, plain))
+        return result if self._paused else self._recorded(func, args, kwargs, result)
+
+    def _recorded(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        name = name_of(func)
+        varies = is_random(name) or self._varies((args, kwargs))
+        inplace = is_inplace(func, name, kwargs)
+        if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
+            return self._asked(name, args, kwargs, result) if varies and name not in METADATA else result
+        try:
+            node = self._call_node(func, name, args, kwargs)
+        except UntraceableError:
+            if varies or inplace or any(isinstance(leaf, torch.Tensor) for leaf in leaves((args, kwargs))):
+                raise
+            node = self._constant(result)  # made from plain values no graph can hold, such as an array
+        if inplace:
+            self._effects.add(node)
+        return self._bound(result, node, varies, inplace)
+
+    def _asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """A tensor's sizes stay symbolic; any other answer is the example's."""
+        tensor = args[0] if args else None
+        if isinstance(tensor, torch.Tensor) and name in ("shape", "size"):
+            if isinstance(result, int):
+                (dim,) = (*args[1:], *kwargs.values())
+                return self._size(tensor, plain(dim) % tensor.ndim)
+            return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
+        if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
+            return self._remembering(result, self._create("call_method", name, self._arguments(args)))
+        if name != "__len__":
+            if self._strict:
+                raise UntraceableError(f"{name} asks for the contents of a tensor")
+            self.specialised = True
+        shown = repr(result)
+        self.answered(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
+        return result
+
+    def _size(self, tensor: torch.Tensor, dim: int) -> Any:
+        sizes = self._bindings[tensor].sizes if tensor in self._bindings else {}
+        if dim not in sizes or sizes[dim]._erased:
+            sizes[dim] = self._create("call_method", "size", (self._argument(tensor), dim))
+        return self._remembering(int(tensor.shape[dim]), sizes[dim])
+
+    def _remembering(self, value: Any, node: fx.Node) -> Any:
+        number: Any = (ShadowInt if isinstance(value, int) else ShadowFloat)(value)
+        number.tracer, number.node = self, node
+        return number
+
+    def _call_node(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+        arguments, keywords = self._arguments(args), self._argument(kwargs)
+        wrapper = getattr(func, "__name__", "")
+        if wrapper == "__get__":
+            return self._create("call_function", getattr, (arguments[0], name))
+        if wrapper == "__set__":
+            return self._create("call_function", setattr, (arguments[0], name, arguments[1]))
+        if not is_method(func):
+            return self._create("call_function", func, arguments, keywords)
+        if name in OPERATORS and not keywords:
+            return self._create("call_function", OPERATORS[name], arguments)
+        if name in SWAPPED and not keywords:
+            return self._create("call_function", SWAPPED[name], arguments[::-1])
+        return self._create("call_method", name, arguments, keywords)
+
+    # Modules.
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Calls of modules and of scripted functions pass by us; torch shows neither."""
+        module_call, script_call = nn.Module.__call__, torch.jit.ScriptFunction.__call__
+        tracer = self
+
+        def watched(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if tracer._paused or module is tracer._root or id(module) not in tracer._paths:
+                return module_call(module, *args, **kwargs)
+            return tracer._called(module_call, module, args, kwargs)
+
+        def unscripted(function: Any, *args: Any, **kwargs: Any) -> Any:
+            """The Python function it was made from, which torch keeps for its own tracer."""
+            python = None if tracer._paused else getattr(function, "_torchdynamo_inline", None)
+            return python(*args, **kwargs) if python else script_call(function, *args, **kwargs)
+
+        nn.Module.__call__, torch.jit.ScriptFunction.__call__ = watched, unscripted  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            nn.Module.__call__, torch.jit.ScriptFunction.__call__ = module_call, script_call  # type: ignore[method-assign]
+
+    def _called(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
+        name, depth = self._paths[id(module)], len(self._stack)
+        self._stack[f"{name}@{depth}"] = (name, type(module))
+        try:
+            tensors = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))
+            # Under torch.func.functional_call a layer has weights that were computed: then these are what matters.
+            if is_leaf(module, tensors) and all(id(p) in self._names for p in module.parameters()):
+                return self._leaf(original, module, args, kwargs)
+            mark = len(self.graph.nodes)
+            try:
+                result = original(module, *args, **kwargs)
+                for leaf in leaves(result):
+                    self._require_known(leaf)
+                return result
+            except MemoryError:
+                raise
+            except Exception as error:
+                self._roll_back(mark, name)
+                try:
+                    result = self._leaf(original, module, args, kwargs)
+                except Exception:
+                    raise error from None  # it fails as a whole too: the caller's business, for the first reason
+                self.opaque.append(Opaque.stopped_by(error, name, place_of(error) or source_of(module)))
+                return result
+        finally:
+            while len(self._stack) > depth:
+                self._stack.popitem()
+
+    def _leaf(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
+        arguments, keywords = self._arguments(args), self._argument(kwargs)
+        with self._pause():
+            result = original(module, *mapped(args, plain), **mapped(kwargs, plain))
+            node = self._create("call_module", self._paths[id(module)], arguments, keywords)
+            return self._bound(result, node, self._varies((args, kwargs)), inplace=False)
+
+    def _roll_back(self, mark: int, name: str) -> None:
+        """Forget what was recorded since."""
+        for node in reversed(list(self.graph.nodes)[mark:]):
+            self.graph.erase_node(node)
+        self.opaque = [opaque for opaque in self.opaque if not opaque.name.startswith(f"{name}.")]
+
+    @contextmanager
+    def _pause(self) -> Iterator[None]:
+        paused, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = paused
+
+    # Values and nodes.
+
+    def _create(
+        self, op: str, target: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> fx.Node:
+        if len(self.graph.nodes) >= _MOST_NODES:
+            raise UntraceableError(f"more than {_MOST_NODES} operations")
+        if autocast_state() != self._autocast:
+            raise UntraceableError("an operation under autocast, which a graph cannot switch on")
+        node = self.graph.create_node(op, target, args, kwargs or {})
+        node.meta["nn_module_stack"] = self._stack.copy()
+        return node
+
+    def _varies(self, value: Any) -> bool:
+        return any(
+            isinstance(leaf, Number)
+            or (isinstance(leaf, torch.Tensor) and leaf in self._bindings and self._bindings[leaf].varies)
+            for leaf in leaves(value)
+        )
+
+    def _bound(self, result: Any, node: fx.Node, varies: bool, inplace: bool) -> Any:
+        """Shadow every tensor of a result. One that was there before gets a second self: both keep their node."""
+        if isinstance(result, torch.Tensor):
+            if not inplace and self._is_known(result):
+                result = result.detach()
+            self._bindings[result] = _Binding(node, varies)
+            return result
+        if isinstance(result, Mapping):
+            for key, item in result.items():
+                self._bound(item, self._create("call_function", operator.getitem, (node, key)), varies, inplace)
+            return result
+        if isinstance(result, list | tuple):
+            items = [
+                self._bound(item, self._create("call_function", operator.getitem, (node, index)), varies, inplace)
+                for index, item in enumerate(result)
+            ]
+            return type(result)(items) if type(result) in (list, tuple) else result
+        return result
+
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self._argument(arg) for arg in args)
+
+    def _argument(self, value: Any) -> Any:
+        return mapped(value, self._leaf_argument)
+
+    def _leaf_argument(self, value: Any) -> Any:
+        """A value as fx keeps it in a node's arguments."""
+        if isinstance(value, torch.Tensor):
+            return self._node_of(value)
+        if isinstance(value, Number):
+            if value.node._erased:
+                raise UntraceableError("a size measured inside a module that was rolled back")
+            return value.node
+        if value is None or value is ... or isinstance(value, base_types):
+            return value
+        if is_record(value):
+            items = self._arguments(tuple(value))
+            return self._create("call_function", type(value), items) if hasattr(value, "_fields") else items
+        raise UntraceableError(f"an argument of type {type(value).__name__}")
+
+    def _node_of(self, tensor: torch.Tensor) -> fx.Node:
+        if tensor in self._bindings:
+            node: fx.Node = self._bindings[tensor].node
+            if node._erased:
+                raise UntraceableError("a tensor computed inside a module that was rolled back")
+            return node
+        self._require_known(tensor)
+        return self._attribute(self._names[id(tensor)]) if id(tensor) in self._names else self._constant(tensor)
+
+    def _is_known(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._bindings or id(tensor) in self._names or id(tensor) in self._older
+
+    def _require_known(self, value: Any) -> None:
+        if not isinstance(value, torch.Tensor) or self._is_known(value):
+            return
+        what = f"a tensor {list(value.shape)} made by a call that torch does not show"
+        if not self._trusting:
+            raise UntraceableError(what, hidden_call=True)
+        self.specialised = True
+        self.answered(what, "a constant")
+
+    def _attribute(self, name: str) -> fx.Node:
+        if name not in self._attributes or self._attributes[name]._erased:
+            self._attributes[name] = self._create("get_attr", name)
+        return self._attributes[name]
+
+    def _constant(self, value: Any) -> fx.Node:
+        if not isinstance(value, torch.Tensor):
+            raise UntraceableError(f"a constant of type {type(value).__name__}")
+        free = (f"_tensor_constant{number}" for number in itertools.count())
+        name = next(name for name in free if name not in self.constants and not hasattr(self._root, name))
+        with self._pause():
+            self.constants[name] = value.detach().clone()
+        return self._create("get_attr", name)
+
+    def _sweep(self) -> None:
+        """Remove what nothing reads: sizes asked for a comparison, parts of a tuple left aside."""
+        for node in reversed(list(self.graph.nodes)):
+            if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self._effects:
+                self.graph.erase_node(node)

@@ -1,0 +1,1 @@
+"""A loaded model becomes example inputs: the user's own, a batch of the data, or a guess that runs."""

@@ -1,0 +1,54 @@
+"""The examples that come with the package: model files as a user would write them, by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dst_analyze.errors import ModelError
+from dst_analyze.model.loading.user_module import UserModule
+from dst_analyze.model.user_errors import did_you_mean
+from dst_analyze.package import EXAMPLES, PACKAGE
+
+PREFIX = "example"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One of them, as a list shows it."""
+
+    name: str
+    about: str  # its first line
+    params: int
+    arguments: str  # what ``--model-arg`` may set, with the defaults
+
+
+def names() -> list[str]:
+    """An example goes by its file's name, with dashes."""
+    return sorted(file.stem.replace("_", "-") for file in EXAMPLES.glob("[!_]*.py"))
+
+
+def import_example(name: str) -> UserModule:
+    """The module of an example: a part of this package, so that workers find it under the same name."""
+    if name not in names():
+        otherwise = "`dst-analyze --list-examples` shows them"
+        raise ModelError(f"There is no example {name!r}.", hint=did_you_mean(name, names(), otherwise))
+    stem = name.replace("-", "_")
+    module = importlib.import_module(f"{PACKAGE.name}.{EXAMPLES.name}.{stem}")
+    return UserModule(module, f"{PREFIX}:{name}", Path(f"{EXAMPLES / stem}.py"), None)
+
+
+def all_examples() -> Iterator[Example]:
+    """Every example, built without memory to count its parameters."""
+    for name in names():
+        module = import_example(name).module
+        with torch.device("meta"):
+            params = sum(parameter.numel() for parameter in module.build_model().parameters())
+        signature = inspect.signature(module.build_model).parameters.values()
+        arguments = ", ".join(f"{argument.name}={argument.default}" for argument in signature)
+        yield Example(name, (module.__doc__ or "").partition("\n")[0], params, arguments)

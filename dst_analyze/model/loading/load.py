@@ -1,0 +1,334 @@
+"""Loading a user's model: from a spec to the model, its name, and the hooks its file defines."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from dst_analyze.errors import DataError, DstError, ModelError, OptionError
+from dst_analyze.model.loading import bundled, hubs, select, user_module
+from dst_analyze.model.loading.select import Call, Found
+from dst_analyze.model.loading.user_module import UserModule
+from dst_analyze.model.user_errors import a_thing, did_you_mean, running
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model as its file gives it, with the hooks found beside it, not called yet."""
+
+    model: nn.Module
+    spec: str
+    name: str
+    file: Path | None
+    example_inputs: Callable[[], Any] | None
+    train_data: Callable[[], Any] | None
+    test_data: Callable[[], Any] | None
+    loss: Callable[[Any, Any], torch.Tensor] | None
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
+
+
+def load_model(
+    spec: str | os.PathLike[str] | nn.Module | Callable[..., Any],
+    *,
+    model_args: Mapping[str, Any] | None = None,
+    device: str | torch.device = "cpu",
+) -> LoadedModel:
+    """The model a spec leads to, built with the given keywords on the given device.
+
+    On "meta" a model that refuses to be built without memory is built for real instead; a model that is built
+    already (`model = Net()` in a file, or an object given directly) is used as it is.
+    """
+    source = _source(spec)
+    model, found = _build(source, dict(model_args or {}), torch.device(device))
+    hooks = {name: _hook(name, found) for name in _HOOKS}
+    return LoadedModel(model, source.spec, _safe(source.name), found.file, **hooks)
+
+
+# --- where a model comes from --------------------------------------------------------------------------------------
+
+
+class _Source(Protocol):
+    """Knows how to reach a model; `find` runs a user's file anew each time."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    def find(self, arguments: Mapping[str, Any]) -> Found: ...
+
+
+@dataclass(frozen=True)
+class _File:
+    spec: str
+    path: Path
+    target: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.stem}-{self.target}" if self.target else self.path.stem
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        return _pick(user_module.import_file(self.path), self.target, arguments)
+
+
+@dataclass(frozen=True)
+class _Module:
+    spec: str
+    module: str
+    target: str
+
+    @property
+    def name(self) -> str:
+        last = self.module.rpartition(".")[2]
+        return f"{last}-{self.target}" if self.target else last
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        return _pick(user_module.import_named(self.module), self.target, arguments)
+
+
+@dataclass(frozen=True)
+class _Collection:
+    spec: str
+    collection: str
+    name: str
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        with running(self.spec):
+            return Found(hubs.builder(self.collection, self.name, arguments), self.spec)
+
+
+@dataclass(frozen=True)
+class _Example:
+    spec: str
+    name: str
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        return _pick(bundled.import_example(self.name), "", arguments)
+
+
+@dataclass(frozen=True)
+class _Object:
+    spec: str
+    value: Any
+
+    @property
+    def name(self) -> str:
+        return self.spec
+
+    def find(self, arguments: Mapping[str, Any]) -> Found:
+        if not select.can_be_model(self.value):
+            raise ModelError(
+                f"What was given is {a_thing(self.value)}, not a model.",
+                hint="give an nn.Module, a function that returns one, or a text: " + user_module.SPEC_FORMS,
+            )
+        return Found(self.value, self.spec)
+
+
+def _pick(module: UserModule, target: str, arguments: Mapping[str, Any]) -> Found:
+    return select.find_named(module, target) if target else select.find_unnamed(module, arguments)
+
+
+def _source(spec: object) -> _Source:
+    """Reads a spec. A colon may also belong to a drive: what follows it is a name only if it is no path."""
+    if not isinstance(spec, str | os.PathLike):
+        return _Object(getattr(spec, "__name__", type(spec).__name__), spec)
+    text = os.fspath(spec).strip()
+    if not text:
+        raise ModelError("The model is an empty text.", hint=user_module.SPEC_FORMS)
+    collection, colon, name = text.partition(":")
+    if colon and name and collection in hubs.COLLECTIONS:
+        return _Collection(text, collection, name)
+    if colon and collection == bundled.PREFIX:
+        return _Example(text, name)
+    where, colon, target = text.rpartition(":")
+    if not where or re.search(r"[/\\]|\.py$", target):
+        where, colon, target = text, "", ""
+    if colon and not target:
+        raise ModelError(f"{text!r} names nothing after the colon.", hint=user_module.SPEC_FORMS)
+    path = Path(where).expanduser()
+    if where.endswith(".py") or re.search(r"[/\\]", where) or (path.exists() and not (path / "__init__.py").exists()):
+        return _File(text, path, target)
+    return _Module(text, where, target)
+
+
+def absolute(spec: Any) -> Any:
+    """The same spec, meant for another folder: a file is named in full, anything else needs no folder."""
+    source = _source(spec)
+    if not isinstance(source, _File):
+        return spec
+    return f"{source.path.resolve()}{f':{source.target}' if source.target else ''}"
+
+
+def _safe(name: str) -> str:
+    """A name fit for a folder."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
+
+
+# --- building ------------------------------------------------------------------------------------------------------
+
+
+def _build(source: _Source, arguments: Mapping[str, Any], device: torch.device) -> tuple[nn.Module, Found]:
+    found = source.find(arguments)
+    if isinstance(found.value, nn.Module):
+        if arguments:
+            raise ModelError(
+                f"{found.label} is a model already and takes no arguments: {', '.join(arguments)}.",
+                place=found.place,
+                hint=f"define build_model({', '.join(arguments)}) that builds it, or name its class",
+            )
+        return found.value, found
+    _check_arguments(found, arguments)
+    if device.type == "meta":
+        try:
+            with torch.device(device), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return _call(found, arguments).to(device), found
+        except Exception:
+            found = source.find(arguments)  # anew: what a build broken off left in the module must not stay
+            return _call(found, arguments), found
+    return _call(found, arguments).to(device), found
+
+
+def _check_arguments(found: Found, arguments: Mapping[str, Any]) -> None:
+    call = Call(found.value, arguments)
+    if call.unknown:
+        wrong = call.unknown[0]
+        takes = f"it takes {', '.join(call.takes)}" if call.takes else "it takes none"
+        raise ModelError(
+            f"{found.label} takes no argument {wrong!r}.",
+            place=found.place,
+            hint="; ".join(filter(None, (did_you_mean(wrong, call.takes), takes))),
+        )
+    if call.missing:
+        raise ModelError(
+            f"{found.label} needs {'arguments' if call.missing[1:] else 'an argument'}: {', '.join(call.missing)}.",
+            place=found.place,
+            hint="pass "
+            + " ".join(f"--model-arg {name}=..." for name in call.missing)
+            + ", or define build_model() without arguments",
+        )
+
+
+def _call(found: Found, arguments: Mapping[str, Any]) -> nn.Module:
+    call = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    with (
+        running(
+            f"{found.label}, while building the model,", file=found.file, hint=f"it was called as {found.label}({call})"
+        ),
+        user_module.imports_from(found.folder),
+    ):
+        built = found.value(**arguments)
+    if not isinstance(built, nn.Module):
+        raise ModelError(
+            f"{found.label} returned {a_thing(built)}, not an nn.Module.",
+            place=found.place,
+            hint=_return_hint(built),
+        )
+    return built
+
+
+def _return_hint(built: object) -> str:
+    hints: dict[type, str] = {
+        type(None): "does it end in `return model`?",
+        type: "return an instance of it: `return Net()`, not `return Net`",
+        tuple: "return the model alone",
+        dict: "return the model alone",
+    }
+    return next((hint for kind, hint in hints.items() if isinstance(built, kind)), "return the nn.Module itself")
+
+
+# --- hooks ---------------------------------------------------------------------------------------------------------
+
+_HOOKS: dict[str, tuple[type[DstError], str]] = {
+    "example_inputs": (ModelError, "example_inputs() returns one input, a tuple of them, or a dict of keywords"),
+    "train_data": (DataError, "train_data() returns a DataLoader, a Dataset or tensors"),
+    "test_data": (DataError, "test_data() returns a DataLoader, a Dataset or tensors"),
+    "loss": (ModelError, "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1])"),
+    "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
+}
+# These may be plain values as well, and may take their time: the others run at every step.
+_CALLED_ONCE = ("example_inputs", "train_data", "test_data")
+_VALUES = (torch.Tensor, DataLoader, Dataset)
+
+
+@dataclass(frozen=True)
+class _Hook:
+    """A user's hook. A class and not a closure, as hooks travel to worker processes."""
+
+    name: str
+    function: Callable[..., Any]
+    file: Path | None
+    folder: Path | None
+
+    def __call__(self, *arguments: Any) -> Any:
+        kind, hint = _HOOKS[self.name]
+        with running(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(self.folder):
+            return self.function(*arguments)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    value: Any
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+def _hook(name: str, found: Found) -> _Hook | None:
+    value = getattr(found.origin.module, name, None) if found.origin else None
+    if value is None or isinstance(value, ModuleType):  # `import loss` beside a loss.py is no hook
+        return None
+    called_once = name in _CALLED_ONCE
+    if called_once and (isinstance(value, _VALUES) or not callable(value)):
+        value = _Constant(value)
+    if not callable(value):
+        raise ModelError(f"`{name}` is {a_thing(value)}, not a function.", place=found.place, hint=_HOOKS[name][1])
+    return _Hook(name, value, found.file, found.folder if called_once else None)
+
+
+# --- arguments of the command line ---------------------------------------------------------------------------------
+
+
+def parse_model_args(items: Iterable[str]) -> dict[str, Any]:
+    """`depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals, and bare words as text."""
+    arguments: dict[str, Any] = {}
+    for item in items:
+        name, equals, text = (part.strip() for part in item.partition("="))
+        if not equals or not name.isidentifier():
+            raise OptionError(
+                f"{item!r} is not of the form name=value.", place="--model-arg", hint="write --model-arg depth=16"
+            )
+        if name in arguments:
+            raise OptionError(f"{name!r} is given twice.", place="--model-arg", hint="give each argument once")
+        arguments[name] = _literal(name, text)
+    return arguments
+
+
+def _literal(name: str, text: str) -> Any:
+    if text in ("true", "false"):  # as text, 'false' would count as true
+        raise OptionError(
+            f"{name}={text} is neither a bool nor clearly a text.",
+            place="--model-arg",
+            hint=f"write {name}={text.capitalize()} for the bool, {name}='\"{text}\"' for the text",
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the spelling of literals such as 3x3, which is a text here
+            return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        if text.startswith(("[", "(", "{", "'", '"')):
+            raise OptionError(
+                f"{name}={text} is not a Python value.", place="--model-arg", hint="write dims=[1,2] or name=foo"
+            ) from error
+        return text

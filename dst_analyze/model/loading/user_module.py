@@ -1,0 +1,207 @@
+"""A user's own Python, imported: with its siblings, with fresh state, without a trace beside it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from dst_analyze.errors import ModelError
+from dst_analyze.model.loading import torchvision_compat
+from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, tell
+from dst_analyze.model.user_errors import did_you_mean, is_installed, running, shorten, user_trace
+from dst_analyze.package import PACKAGE
+
+SPEC_FORMS = (
+    "a model is given as mymodel.py, mymodel.py:Net, package.module:factory, "
+    "torchvision:NAME, timm:NAME or example:NAME"
+)
+
+_folders: set[Path] = set()
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from, if any."""
+
+    module: ModuleType
+    label: str
+    file: Path | None
+    folder: Path | None
+
+    @property
+    def place(self) -> str:
+        return shorten(self.file) if self.file else ""
+
+
+@contextmanager
+def imports_from(folder: Path | None) -> Iterator[None]:
+    """Lets a user's code import torchvision, and its siblings before all others.
+
+    The folder stays on the path afterwards, as imports inside functions need it later. No bytecode is left in it.
+    """
+    torchvision_compat.make_importable()
+    if folder is None:
+        yield
+        return
+    importlib.invalidate_caches()
+    bytecode, known = sys.dont_write_bytecode, str(folder) in sys.path
+    sys.dont_write_bytecode = True
+    _forget_namesakes(folder)
+    _folders.add(folder)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = bytecode
+        if known and str(folder) in sys.path:
+            sys.path.remove(str(folder))
+
+
+def _forget_namesakes(folder: Path) -> None:
+    """Two folders may each hold a `layers.py`: the one imported for another user's file must not serve this one."""
+    others = _folders - {folder}
+    names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {PACKAGE.name}
+    loaded = [(name, name.partition(".")[0]) for name in sys.modules]
+    stale = {top for name, top in loaded if top in names and _root(name) in others}
+    for name, top in loaded:
+        if top in stale:
+            del sys.modules[name]
+
+
+def _root(name: str) -> Path | None:
+    """The folder from which a module was imported: above all its packages."""
+    file = _file_of(sys.modules[name])
+    if file is None:
+        return None
+    above = name.count(".") + (file.stem == "__init__")
+    return file.parents[above] if above < len(file.parents) else None
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)  # not every module has one: packages without __init__.py, builtins
+    return Path(file) if file else None
+
+
+def imported_files() -> set[Path]:
+    """Python files of the user's that are imported now: the model's own and its siblings, nothing installed."""
+    files = {file for module in list(sys.modules.values()) if (file := _file_of(module)) and file.suffix == ".py"}
+    return {
+        file
+        for file in files
+        if not is_installed(file) and any(file.is_relative_to(folder) for folder in _folders) and file.is_file()
+    }
+
+
+def import_file(path: Path) -> UserModule:
+    """A user's file as a new module, with its own state and, so that its classes pickle, an entry in sys.modules."""
+    file = _checked(path)
+    name = _module_name(file)
+    spec = FileSpec(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    tell(name, file)
+    try:
+        with imports_from(file.parent), _importing(path.name, file):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return UserModule(module, str(path), file, file.parent)
+
+
+def _module_name(file: Path) -> str:
+    """The same in every process for a file's first import, as objects pickled in one are read in another."""
+    base = f"{MADE_FROM_FILE}{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
+    name, count = base, 1
+    while name in sys.modules:
+        count += 1
+        name = f"{base}_{count}"
+    return name
+
+
+def import_named(name: str) -> UserModule:
+    """A module by its dotted name, the current folder being on the path."""
+    with imports_from(Path.cwd()), _importing(name, None):
+        try:
+            if all(name.split(".")):
+                module = importlib.import_module(name)
+                return UserModule(module, name, _file_of(module), Path.cwd())
+        except ModuleNotFoundError as error:
+            if not f"{name}.".startswith(f"{error.name}."):  # found, but it lacks something itself
+                raise
+        raise ModelError(
+            f"There is no module {name!r}.",
+            place=shorten(Path.cwd()),
+            hint=did_you_mean(f"{name}.py", (path.name for path in Path.cwd().glob("*.py")), SPEC_FORMS),
+        )
+
+
+@contextmanager
+def _importing(label: str, file: Path | None) -> Iterator[None]:
+    """An import's own two failures, told apart from whatever else a user's code may raise meanwhile."""
+    with running(f"{label}, while being imported,", file=file, hint="the file must be importable by itself first"):
+        try:
+            yield
+        except (SyntaxError, ImportError) as error:
+            place, trace = user_trace(error, file)
+            raise ModelError(
+                f"{label} cannot be imported: {error.msg}.",
+                place=place,
+                trace=trace,
+                hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label),
+            ) from error
+
+
+_SYNTAX_HINT = "this is an error in the file itself: `python -m py_compile` shows it too"
+
+# Where what is imported and what is installed have different names.
+_PACKAGES = {
+    "cv2": "opencv-python",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "skimage": "scikit-image",
+    "yaml": "pyyaml",
+}
+
+
+def _import_hint(error: ImportError, label: str) -> str:
+    if "relative import" in str(error):
+        return "a file inside a package is given as a module: package.module or package.module:Name"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"install it beside dst-analyze (pip install {_PACKAGES.get(top, top)}), or put {top}.py next to {label}"
+    return f"is another version of {error.name or 'that package'} installed than {label} was written for?"
+
+
+def _checked(path: Path) -> Path:
+    """The file a user named, absolute; or what is wrong with it."""
+    place = str(path)
+    if path.is_dir():
+        scripts = sorted(entry.name for entry in path.glob("*.py"))
+        hint = f"name the file in it, for example {path / scripts[0]}" if scripts else "name a Python file"
+        raise ModelError(f"{path} is a folder, not a Python file.", place=place, hint=hint)
+    if not path.exists():
+        raise ModelError(f"There is no file {path}.", place=place, hint=_missing_file_hint(path))
+    if path.suffix != ".py":
+        raise ModelError(
+            f"{path} is not a Python file.",
+            place=place,
+            hint="give the .py file that builds the model; weights can be loaded in its build_model()",
+        )
+    return path.resolve()
+
+
+def _missing_file_hint(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    scripts = sorted(entry.name for entry in path.parent.glob("*.py"))
+    nothing = f"the Python files in {path.parent.resolve()} are: {', '.join(scripts[:8])}" if scripts else SPEC_FORMS
+    return did_you_mean(path.name, scripts, nothing)

@@ -1,0 +1,177 @@
+"""Frames of ratios, from a record or from elsewhere: checked row by row, and brought to one row per trial and layer."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dst_analyze.errors import DataError
+from dst_analyze.run.record import late
+from dst_analyze.run.safe_read import CSV_MOST, opened
+from dst_analyze.text import from_spreadsheet
+
+NEEDED = ("layer", "alpha", "remaining")
+TRIAL = ["control", "alpha", "seed"]
+COLUMNS = (*TRIAL, "layer", "remaining", "null", "resets", "params", "macs", "group")
+"""What a checked frame has, one row per trial and layer."""
+
+_HINT = (
+    "a frame has the columns layer, alpha, remaining (a share from 0 to 1), and optionally seed, step, params, macs, "
+    "group, null, control, resets"
+)
+_WORDS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "": False}
+
+
+def checked_frame(frame: pd.DataFrame, *, row: str = "row") -> pd.DataFrame:
+    """One row per trial and layer with the columns of `COLUMNS`, or a DataError that names the first bad row.
+
+    With a column ``step`` the frame is a course in time, of which the last quarter of each trial is read: its median.
+    ``row`` is what the errors call an entry of the frame's index.
+    """
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"a ranking is made from a record or a pandas frame, not from {type(frame).__name__}")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise DataError(f"the column {twice[0]!r} is there twice", hint=_HINT)
+    missing = [name for name in NEEDED if name not in frame]
+    if missing:
+        found = ", ".join(map(str, frame.columns)) or "none"
+        raise DataError(f"the frame has no column {' and no '.join(missing)}; it has {found}", hint=_HINT)
+    if frame.empty:
+        raise DataError("the frame has no rows", hint=_HINT)
+    check = _Check(frame, row)
+    clean = pd.DataFrame(
+        {
+            "control": check.flags("control"),
+            "alpha": check.numbers("alpha", lambda v: v > 0, "not a positive number"),
+            "seed": check.numbers("seed", lambda v: v == np.floor(v), "not a whole number", default=0.0).astype(int),
+            "layer": check.names(),
+            "remaining": check.numbers("remaining", lambda v: (v >= 0) & (v <= 1), "not a share from 0 to 1"),
+            "null": check.numbers("null", lambda v: (v >= 0) & (v <= 1), "not a share from 0 to 1", gaps=True),
+            "resets": check.numbers("resets", lambda v: v >= 0, "negative", gaps=True).fillna(0).astype(int),
+            "params": check.numbers("params", lambda v: v >= 1, "not a count from 1", gaps="params" not in frame),
+            "macs": check.numbers("macs", lambda v: v >= 0, "negative", gaps=True),
+            "group": check.groups(),
+        }
+    )
+    steps = ["step"] if "step" in frame else []
+    if steps:
+        clean["step"] = check.numbers("step", lambda v: v >= 0, "negative")
+    check.unique(clean, [*TRIAL, "layer", *steps])
+    for fact in ("params", "macs", "group"):
+        check.one_per_layer(clean, fact)
+    if steps:
+        return settled(clean)
+    return clean[list(COLUMNS)].reset_index(drop=True)
+
+
+def settled(course: pd.DataFrame) -> pd.DataFrame:
+    """A course in time, brought to one row per trial and layer: the median over the last quarter of each trial."""
+    read, keys = late(course), [*TRIAL, "layer"]
+    figures = {"remaining": "median", "null": "median", "params": "first", "macs": "first", "group": "first"}
+    made = read.groupby(keys, sort=False).agg(figures)
+    made["resets"] = course.groupby(keys, sort=False)["resets"].max().reindex(made.index)  # it counts up
+    return made.reset_index()[list(COLUMNS)]
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """A CSV file from elsewhere as a checked frame; errors name the line."""
+    try:
+        with opened(path.resolve(), CSV_MOST) as file:
+            reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+            head = [name.strip() for name in next(reader, [])]
+            lines, rows = [], []
+            for row in reader if {*NEEDED} <= {*head} else ():
+                if not row:
+                    continue
+                if len(row) != len(head):
+                    raise DataError(
+                        f"line {reader.line_num} has {len(row)} values, the first line {len(head)} names",
+                        place=str(path),
+                        hint=_HINT,
+                    )
+                lines.append(reader.line_num)
+                rows.append(row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"the file cannot be read as CSV: {why}", place=str(path), hint=_HINT) from error
+    frame = pd.DataFrame(rows, columns=head, index=lines, dtype=object)
+    for name in ("layer", "group"):
+        if name in head and head.count(name) == 1:
+            frame[name] = [from_spreadsheet(cell) for cell in frame[name]]
+    try:
+        return checked_frame(frame, row="line")
+    except DataError as error:
+        error.place = error.place or str(path)
+        raise
+
+
+class _Check:
+    """Columns of a frame as they should be, or an error that names the first row that is not."""
+
+    def __init__(self, frame: pd.DataFrame, row: str) -> None:
+        self.frame, self.row = frame, row
+
+    def bad(self, at: int, what: str) -> DataError:
+        layer, alpha = (self.frame[name].iloc[at] for name in ("layer", "alpha"))
+        return DataError(f"{self.row} {self.frame.index[at]} (layer {layer!s}, alpha {alpha!s}): {what}", hint=_HINT)
+
+    def first(self, wrong: Any) -> int | None:
+        places = np.flatnonzero(np.asarray(wrong))
+        return int(places[0]) if len(places) else None
+
+    def numbers(
+        self, name: str, sound: Callable[[Any], Any], what: str, *, gaps: bool = False, default: float = np.nan
+    ) -> pd.Series:
+        if name not in self.frame or (name not in NEEDED and self.frame[name].isna().all()):
+            return pd.Series(default, index=self.frame.index, dtype=float)
+        given = self.frame[name]
+        values = pd.to_numeric(given, errors="coerce").astype(float)
+        for at in np.flatnonzero(values.isna() & given.notna() if gaps else values.isna()):
+            empty = pd.isna(given.iloc[at]) or not str(given.iloc[at]).strip()
+            if not (empty and gaps):
+                raise self.bad(int(at), f"{name} is {'missing' if empty else f'{given.iloc[at]!r}, not a number'}")
+        wrong = self.first(values.notna() & ~(np.isfinite(values) & sound(values)))
+        if wrong is not None:
+            raise self.bad(wrong, f"{name} is {given.iloc[wrong]}, {what}")
+        return values
+
+    def names(self) -> list[str]:
+        given = self.frame["layer"]
+        at = self.first(given.isna())
+        if at is not None:
+            raise self.bad(at, "the layer has no name")
+        return [str(name) for name in given]
+
+    def groups(self) -> list[str]:
+        if "group" not in self.frame:
+            return [""] * len(self.frame)
+        return [str(name) for name in self.frame["group"].astype(object).where(self.frame["group"].notna(), "")]
+
+    def flags(self, name: str) -> list[bool]:
+        if name not in self.frame:
+            return [False] * len(self.frame)
+        given = ["" if value is None else str(value).strip().lower() for value in self.frame[name]]
+        at = self.first([text not in _WORDS for text in given])
+        if at is not None:
+            raise self.bad(at, f"{name} is {self.frame[name].iloc[at]!r}, neither true nor false")
+        return [_WORDS[text] for text in given]
+
+    def unique(self, clean: pd.DataFrame, keys: Sequence[str]) -> None:
+        at = self.first(clean.duplicated(list(keys)))
+        if at is not None:
+            same = (clean[list(keys)] == clean[list(keys)].iloc[at]).all(axis=1)
+            earlier = self.frame.index[self.first(same) or 0]
+            raise self.bad(at, f"seed {clean['seed'].iloc[at]} is there already, in {self.row} {earlier}")
+
+    def one_per_layer(self, clean: pd.DataFrame, fact: str) -> None:
+        first = clean.groupby("layer", sort=False)[fact].transform("first")
+        at = self.first((clean[fact] != first) & ~(clean[fact].isna() & first.isna()))
+        if at is not None:
+            raise self.bad(at, f"{fact} is {clean[fact].iloc[at]}, but {first.iloc[at]} in another row of the layer")

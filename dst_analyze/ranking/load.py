@@ -1,0 +1,36 @@
+"""What a user points at, ranked: a run folder or a CSV file of ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dst_analyze.errors import DataError
+from dst_analyze.ranking.frame_input import read_frame
+from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.run.atomic_io import as_named
+from dst_analyze.run.paths import GROUPS
+from dst_analyze.run.reader import read_csv, read_run
+from dst_analyze.run.record import SweepRecord
+
+
+def rank_run(record: SweepRecord) -> Ranking:
+    """The ranking of a run, of layers that must shrink together too if the run folder knows them."""
+    path = record.folder / GROUPS
+    groups = None
+    if path.exists():
+        columns = ("layer", "group")
+        known = as_named(read_csv(path, columns, numbers=()), columns)
+        groups = dict(zip(known["layer"], known["group"], strict=True))
+    return rank_layers(record, groups=groups)
+
+
+def ranking_of(path: Path) -> Ranking:
+    """The ranking of a run folder or of a CSV file with the columns layer, alpha, remaining, ..."""
+    if path.is_dir():
+        return rank_run(read_run(path))
+    if not path.exists():
+        raise DataError(
+            "there is no such folder or file", place=str(path), hint="give a run folder, or a CSV file of ratios"
+        )
+    return rank_layers(read_frame(path))

@@ -1,0 +1,260 @@
+"""A ranking as text for terminals, Markdown, CSV and JSON; CSV and JSON read back to the same ranking."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from dst_analyze.errors import DataError
+from dst_analyze.ranking.evidence import Agreement
+from dst_analyze.ranking.pairs import Guesses
+from dst_analyze.ranking.statistics import Explained, Interval
+from dst_analyze.ranking.verdict import Caveat, Verdict, why_of_note
+from dst_analyze.run.record import alpha_label
+from dst_analyze.text import elide, from_spreadsheet, percent, plain_table, short, spreadsheet_name, visible, wrapped
+
+if TYPE_CHECKING:
+    from dst_analyze.ranking.result import Ranking
+
+SCHEMA = 2
+_TEXTS = {"layer", "label", "reason", "group", "status", "spare_words"}
+_COUNTS = {"position", "resets", "seed", "seeds", "layers"}
+_MARKS = {**{mark: f"\\{mark}" for mark in "\\`*_[]|#~!$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " "}
+_SWEEP = "sweep"
+
+
+# --- for people ----------------------------------------------------------------------------------------------------
+
+
+def text(ranking: Ranking, table: pd.DataFrame, width: int, by: str) -> str:
+    heads, rows = _shown(table, by)
+    below = [f"{len(ranking.table) - len(table)} more layers"] if len(table) < len(ranking.table) else []
+    said = [f"Verdict: {ranking.verdict}.", *ranking.notes]
+    return "\n".join([plain_table(heads, rows, width), *below, *_together(ranking, width), "", *wrapped(said, width)])
+
+
+def _together(ranking: Ranking, width: int) -> list[str]:
+    """Layers that must shrink together, as one."""
+    joint = ranking.groups[ranking.groups["layers"] > 1] if ranking.groups is not None else pd.DataFrame()
+    if joint.empty:
+        return []
+    columns = (
+        map(str, joint["layers"]),
+        joint["label"],
+        map(place, joint["rank"]),
+        map(signed, joint["redundancy"]),
+        map(short, joint["params_given_up"]),
+    )
+    rows = [[name, *cells] for name, *cells in zip(joint["group"], *columns, strict=True)]
+    return ["", plain_table(["shrink together", "layers", "label", "rank", "redundancy", "gives up"], rows, width)]
+
+
+def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
+    heads, rows = _shown(table, by)
+    names = [escaped(elide(row[0], 200)) for row in rows]
+    lines = [
+        _row(["layer", *map(escaped, heads[1:])]),
+        _row(["---", *["---:"] * (len(heads) - 1)]),
+        *(_row([name, *row[1:]]) for name, row in zip(names, rows, strict=True)),
+    ]
+    notes = [f"- {escaped(visible(note))}" for note in ranking.notes]
+    return "\n".join([*lines, "", f"**Verdict: {escaped(ranking.verdict)}.**", "", *notes])
+
+
+def escaped(words: str) -> str:
+    """Words that Markdown leaves as they are."""
+    return "".join(_MARKS.get(c, c) for c in words)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
+    """The columns a person needs, as text: with MACs where they decide the order; null, control and spare if known."""
+    gain = "macs_given_up" if by == "macs" else "params_given_up"
+    columns = {
+        "label": table["label"],
+        "rank": map(place, table["rank"]),
+        "95 %": map(places, table["rank_low"], table["rank_high"]),
+        "redundancy": map(signed, table["redundancy"]),
+        "-null": map(signed, table["beyond_null"]),
+        "-control": map(signed, table["beyond_control"]),
+        "keeps %": map(percent, table["remaining"]),
+        "spare %": map(whole_percent, table["spare"]),
+        "MACs saved" if by == "macs" else "gives up": map(short, table[gain]),
+    }
+    known = {"-null": "beyond_null", "-control": "beyond_control", "spare %": "spare"}
+    shown = {
+        head: list(cells) for head, cells in columns.items() if head not in known or table[known[head]].notna().any()
+    }
+    rows = [[name, *cells] for name, *cells in zip(table["layer"], *shown.values(), strict=True)]
+    return ["layer", *shown], rows
+
+
+def place(rank: float) -> str:
+    return "–" if math.isnan(rank) else f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
+
+
+def places(low: float, high: float) -> str:
+    return "–" if math.isnan(low) else place(low) if low == high else f"{place(low)}–{place(high)}"
+
+
+def agreement(value: float) -> str:
+    """A tau or a W; a dash where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def whole_percent(share: float) -> str:
+    """A share of one as a percentage without decimals; a dash where it is not known."""
+    return "–" if math.isnan(share) else f"{100 * share:.0f}"
+
+
+def signed(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value + 0.0:+.2f}"
+
+
+# --- for programs --------------------------------------------------------------------------------------------------
+
+
+def to_json(ranking: Ranking, table: pd.DataFrame) -> str:
+    return json.dumps({**_sweep(ranking), "table": _frame(table)}, indent=1, allow_nan=False)
+
+
+def from_json(words: str) -> dict[str, Any]:
+    """The fields of the ranking that such a text holds."""
+    try:
+        held = json.loads(words)
+        return _fields(held, _to_frame(held["table"]))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise _foreign("JSON", error) from error
+
+
+def to_csv(ranking: Ranking, table: pd.DataFrame) -> str:
+    """A row per layer; what is not about one layer stands as JSON in the last column of the first row."""
+    ratios = ranking.remaining()
+    wide = {f"remaining at {alpha_label(float(a))}": list(ratios[a].reindex(table["layer"])) for a in ratios.columns}
+    sweep = [json.dumps(_sweep(ranking), allow_nan=False), *[""] * (len(table) - 1)]
+    full = pd.DataFrame({**table, **wide, _SWEEP: sweep})
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # a name may hold a carriage return
+    writer.writerow(full.columns)
+    for row in full.itertuples(index=False):
+        writer.writerow([_cell(name, value) for name, value in zip(full.columns, row, strict=True)])
+    return out.getvalue()
+
+
+def from_csv(words: str) -> dict[str, Any]:
+    """The fields of the ranking that such a text holds."""
+    try:
+        head, *rows = csv.reader(io.StringIO(words, newline=""))
+        sweep = json.loads(rows[0][head.index(_SWEEP)])
+        columns = sweep["columns"]
+        where = [head.index(name) for name in columns]
+        cells = [[_value(name, row[at]) for name, at in zip(columns, where, strict=True)] for row in rows]
+        return _fields(sweep, _to_frame({"columns": columns, "rows": cells}))
+    except (ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
+        raise _foreign("CSV", error) from error
+
+
+def _sweep(ranking: Ranking) -> dict[str, Any]:
+    """All of a ranking but its table."""
+    between = ranking.alpha_correlation
+    return {
+        "schema_version": SCHEMA,
+        "verdict": ranking.verdict.value,
+        "caveats": [caveat.value for caveat in ranking.caveats],
+        "notes": list(ranking.notes),
+        "statistics": _plain(asdict(ranking.statistics)),
+        "columns": list(ranking.table.columns),
+        "by_alpha": _frame(ranking.by_alpha),
+        "alpha_correlation": {
+            "alphas": [float(alpha) for alpha in between.columns],
+            "rows": _plain(between.to_numpy().tolist()),
+        },
+        "trials": _frame(ranking.trials),
+        "groups": None if ranking.groups is None else _frame(ranking.groups),
+    }
+
+
+def _fields(held: dict[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    if held["schema_version"] != SCHEMA:
+        raise ValueError(f"it is in format {held['schema_version']}, this version reads format {SCHEMA}")
+    statistics: dict[str, Any] = {
+        name: math.nan if value is None else value for name, value in held["statistics"].items()
+    }
+    statistics["interval"] = Interval(**_known(held["statistics"]["interval"]))
+    for name, kind in (("null", Explained), ("control", Explained), ("guesses", Guesses)):
+        by = held["statistics"][name]
+        statistics[name] = None if by is None else kind(**_known(by))
+    between = held["alpha_correlation"]
+    alphas = between["alphas"]
+    verdict = Verdict(held["verdict"])
+    return {
+        "verdict": verdict,
+        "why": why_of_note(verdict, held["notes"][0]),
+        "caveats": tuple(Caveat(caveat) for caveat in held["caveats"]),
+        "notes": tuple(held["notes"]),
+        "statistics": Agreement(**statistics),
+        "table": table,
+        "by_alpha": _to_frame(held["by_alpha"]),
+        "alpha_correlation": pd.DataFrame(between["rows"], index=alphas, columns=alphas, dtype=float),
+        "trials": _to_frame(held["trials"]),
+        "groups": None if held["groups"] is None else _to_frame(held["groups"]),
+    }
+
+
+def _known(numbers: dict[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in numbers.items()}
+
+
+def _frame(frame: pd.DataFrame) -> dict[str, Any]:
+    columns = list(frame.columns)
+    rows = zip(*(_plain(frame[name].tolist()) for name in columns), strict=True)
+    return {"columns": columns, "rows": [list(row) for row in rows]}
+
+
+def _to_frame(held: dict[str, Any]) -> pd.DataFrame:
+    return typed(pd.DataFrame(held["rows"], columns=held["columns"], dtype=object))
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with each column of the one kind it has wherever it comes from."""
+    return frame.astype({name: _kind(name) for name in frame.columns})
+
+
+def _kind(name: str) -> type:
+    return object if name in _TEXTS else int if name in _COUNTS else bool if name == "control" else float
+
+
+def _plain(value: Any) -> Any:
+    """NaN as null: JSON has no word for it."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name in _TEXTS:
+        return spreadsheet_name(value)
+    return "" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _value(name: str, cell: str) -> Any:
+    kind = _kind(name)
+    if kind is object:
+        return from_spreadsheet(cell)
+    return math.nan if cell == "" else kind(cell)
+
+
+def _foreign(kind: str, error: Exception) -> DataError:
+    return DataError(f"this {kind} is not a ranking of dst-analyze: {error}", hint="`dst-analyze rank` writes one")

@@ -1,0 +1,1 @@
+"""A record, a ranking or a plan becomes a figure."""

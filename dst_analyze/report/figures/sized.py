@@ -1,0 +1,135 @@
+"""Each figure in its size: as SVG for the page, or as a file for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dst_analyze.errors import OptionError
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.table import remaining_table
+from dst_analyze.report.figures import plots
+from dst_analyze.report.figures.svg import Styles, svg_of
+from dst_analyze.report.graph.drawing import Picture
+from dst_analyze.run.atomic_io import writing
+from dst_analyze.run.record import SweepRecord, alpha_label
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+
+FORMATS = ("svg", "png", "pdf")
+_LETTER = 0.07  # inches of a character on an axis
+
+
+@dataclass
+class Sheet:
+    """A page that figures are put on, in its colours; their styles are gathered for its head."""
+
+    styles: Styles = field(default_factory=Styles)
+
+    def put(self, name: str, label: str, draw: Callable[..., Figure], *arguments: Any) -> Markup:
+        """A figure by its name on the page, with what a reader who cannot see it is told."""
+        with plots.styled(page=True):
+            return svg_of(draw(*arguments), name, label, self.styles)
+
+
+def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
+    return heatmap(remaining_table(record, ranking))
+
+
+def heatmap(table: pd.DataFrame) -> Figure:
+    """Layers x alphas."""
+    figure, axes = canvas(*plots.pattern_size(*table.shape), names=list(table.index))
+    plots.plot_pattern(table, axes)
+    return figure
+
+
+def training(record: SweepRecord, alpha: float) -> Figure:
+    names = list(record.layers["layer"])
+    if len(names) <= plots.MOST_LINES:
+        figure, axes = canvas(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
+    else:
+        figure, axes = canvas(6.4, min(1 + 0.13 * len(names), 7.5), names=names)
+    plots.plot_training(record, alpha, axes)
+    return figure
+
+
+def curves(record: SweepRecord, alpha: float) -> Figure:
+    figure = Figure(figsize=(6.2, 2.2))
+    loss, score = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.09, right=0.99, top=0.97, bottom=0.2, wspace=0.26)
+    plots.plot_curves(record, alpha, loss, score)
+    return figure
+
+
+def thresholds(record: SweepRecord, alpha: float) -> Figure:
+    figure, axes = canvas(6.2, 2.2)
+    plots.plot_thresholds(record, alpha, axes)
+    return figure
+
+
+def widths(plan: SlimPlan) -> Figure:
+    figure, axes = canvas(7.6, 0.75 + 0.24 * plots.widths_shown(plan), names=[g.group for g in plan.groups])
+    figure.subplots_adjust(top=1 - 0.28 / figure.get_figheight())
+    plots.plot_widths(plan, axes)
+    return figure
+
+
+def graph(picture: Picture) -> Figure:
+    figure = Figure(figsize=(picture.width / 96, picture.height / 96))
+    plots.plot_graph(picture, figure.add_axes((0, 0, 1, 1)))
+    return figure
+
+
+def write_figures(
+    folder: Path, kind: str, record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
+) -> list[Path]:
+    """Every figure of a run as a file; the same run gives the same bytes."""
+    if kind not in FORMATS:
+        raise OptionError(f"there is no format {kind!r}", place="--format", hint=f"formats: {', '.join(FORMATS)}")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, draw in _all(record, ranking, plan, picture):
+        path = folder / f"{name}.{kind}"
+        with plots.styled(page=False), writing(path):
+            draw().savefig(path, dpi=200, metadata=_UNDATED[kind])
+        paths.append(path)
+    return paths
+
+
+_UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
+
+
+def _all(
+    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
+) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    yield "pattern", partial(pattern, record, ranking)
+    yield "ratios", partial(plots.ratios_figure, record, ranking)
+    for alpha in record.alphas:
+        for draw in (training, curves, thresholds):
+            yield f"{draw.__name__}-{alpha_label(alpha)}", partial(draw, record, alpha)
+    if plan is not None:
+        yield "widths", partial(widths, plan)
+    if picture is not None:
+        yield "graph", partial(graph, picture)
+
+
+def canvas(width: float, height: float, *, names: list[str] | None = None, right: float = 0.1) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes and room for names beside it, in inches: measuring text would take longer."""
+    left = 0.62 if names is None else 0.25 + _LETTER * _longest(names)
+    figure = Figure(figsize=(width + (0 if names is None else left - 0.6), height))
+    axes = figure.subplots()
+    wide = figure.get_figwidth()
+    figure.subplots_adjust(left=left / wide, right=1 - right / wide, top=1 - 0.12 / height, bottom=0.5 / height)
+    return figure, axes
+
+
+def _longest(names: list[str]) -> int:
+    return max((len(plots.axis_name(name)) for name in names), default=0)

@@ -1,0 +1,1 @@
+"""A model's graph becomes a drawing: what is shown, where it stands, how it looks."""

@@ -1,0 +1,182 @@
+"""The model's graph as a picture: every box, cell, word and line with its place, for the page and for matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.serialize import place, signed
+from dst_analyze.report.figures.colours import ink_on, shade
+from dst_analyze.report.graph.layout import Point, layered
+from dst_analyze.report.graph.structure import Part, Structure
+from dst_analyze.text import elide
+
+CHAR = 6.7  # width of a character of the picture's fixed pitch, 11 pixels high
+_MARGIN = 8.0
+_LINE = 18.0
+_LONGEST_NAME, _LONGEST_COLUMN = 32, 18
+_TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run that stand below one another before another stack begins
+_WITHIN = 0.95  # of the layers lie within the colours: a single one far out would leave the others grey
+_WEAKEST_SCALE = math.log(
+    2
+)  # a redundancy that always has a colour of its own: half, or twice, what the median layer keeps
+
+
+@dataclass(frozen=True)
+class Word:
+    x: float
+    y: float
+    text: str
+    anchor: str = "start"
+    soft: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A layer: coloured by its redundancy, which is written on it."""
+
+    layer: str
+    x: float
+    y: float
+    width: float
+    height: float
+    fill: str
+    ink: str
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of the structure in its place."""
+
+    kind: str
+    title: str  # in full, with where it is written
+    x: float
+    y: float
+    width: float
+    height: float
+    words: tuple[Word, ...] = ()
+    cells: tuple[Cell, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """All of it; ``lines`` are the points each runs through, straight down a layer and curved between two."""
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    lines: tuple[tuple[Point, ...], ...]
+    limit: float  # the redundancy at the end of the colours
+    folded: bool
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """The lines in the language of SVG."""
+        for points in self.lines:
+            x, y = points[0]
+            parts = [f"M{x:.0f} {y:.0f}"]
+            for (x0, y0), (x1, y1) in pairwise(points):
+                middle = (y0 + y1) / 2
+                straight = abs(x0 - x1) < 1
+                curve = f"C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {y1:.0f}"
+                parts.append(f"V{y1:.0f}" if straight else curve)
+            yield "".join(parts)
+
+
+def picture_of(structure: Structure, ranking: Ranking) -> Picture:
+    """The structure laid out, its layers in the colours of the ranking."""
+    marks = _Marks(ranking)
+    drafts = [_draft(part, marks) for part in structure.parts]
+    layout = layered([(box.width, box.height) for box in drafts], structure.lines)
+    boxes = tuple(
+        _moved(box, x + _MARGIN, y + _MARGIN)
+        for box, (x, y) in zip(drafts, (layout.corners[at] for at in range(len(drafts))), strict=True)
+    )
+    lines = tuple(tuple((x + _MARGIN, y + _MARGIN) for x, y in points) for points in layout.lines.values())
+    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
+    return Picture(width, height, boxes, lines, marks.limit, structure.folded)
+
+
+class _Marks:
+    """What is written on each layer, and in which colour."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        table = ranking.table.set_index("layer")
+        self._rows: Mapping[str, Mapping[str, float | str]] = table.to_dict("index")
+        far = table["redundancy"].abs().quantile(_WITHIN)
+        self.limit = max(_WEAKEST_SCALE, 0.0 if math.isnan(far) else float(far))
+
+    def value(self, layer: str) -> float:
+        return float(self._rows[layer]["redundancy"]) if layer in self._rows else math.nan
+
+    def short(self, layer: str) -> str:
+        return signed(self.value(layer))
+
+    def long(self, layer: str) -> str:
+        row = self._rows.get(layer)
+        if row is None or math.isnan(self.value(layer)):
+            return "not measured"
+        return f"{self.short(layer)} {row['label']}, rank {place(float(row['rank']))}"
+
+    def cell(self, layer: str, x: float, y: float, size: Point, lines: Sequence[str]) -> Cell:
+        fill = shade((self.value(layer) / self.limit + 1) / 2, given=True)
+        middle, first = x + size[0] / 2, y + size[1] / 2 + 4 - 7 * (len(lines) - 1)
+        words = tuple(Word(middle, first + 14 * at, line, "middle") for at, line in enumerate(lines))
+        return Cell(layer, x, y, *size, fill, ink_on(fill), words)
+
+
+def _draft(part: Part, marks: _Marks) -> Box:
+    """A part at the origin."""
+    if part.kind in ("join", "end", "other"):
+        text = elide(part.title, _LONGEST_NAME)
+        width, height = max(24.0, CHAR * len(text) + 16), 24.0
+        tip = f"{elide(part.title, 200)}, not analysed" if part.kind == "other" else text
+        return Box(part.kind, tip, 0, 0, width, height, (Word(width / 2, 16, text, "middle"),))
+    if part.columns == ("",) and part.kind == "layers":
+        return _single(part, marks)
+    return _panel(part, marks)
+
+
+def _single(part: Part, marks: _Marks) -> Box:
+    (layer,) = part.layers
+    lines = elide(part.title, _LONGEST_NAME), marks.long(layer)
+    size = (max(150.0, CHAR * max(map(len, lines)) + 18), 38.0)
+    tip = f"{elide(layer, 200)}{f' ({part.place})' if part.place else ''}"
+    return Box(part.kind, tip, 0, 0, *size, cells=(marks.cell(layer, 0, 0, size, lines),))
+
+
+def _panel(part: Part, marks: _Marks) -> Box:
+    """Several layers under one title: of one module, or of blocks that are built alike, one in each row."""
+    columns = [elide(column, _LONGEST_COLUMN) for column in part.columns]
+    labels = [elide(label, _LONGEST_NAME) for label, _ in part.rows]
+    beside = max((CHAR * len(label) + 10 for label in labels if label), default=0.0)
+    widths = [max(52.0, CHAR * len(column) + 10) for column in columns]
+    head = 2 * _LINE if any(columns) else _LINE
+    stack = max(_TALLEST, math.ceil(len(part.rows) / _MOST_STACKS))
+    across, words, cells = beside + sum(widths) + 10, [Word(8, 14, elide(part.title, 44))], []
+    stacks = math.ceil(len(part.rows) / stack)
+    for number, (label, (_, layers)) in enumerate(zip(labels, part.rows, strict=True)):
+        left, y = 6 + across * (number // stack), head + _LINE * (number % stack)
+        if label:
+            words.append(Word(left + 2, y + 13, label, soft=True))
+        x = left + beside
+        for layer, column, width in zip(layers, columns, widths, strict=True):
+            if number % stack == 0 and column:
+                words.append(Word(x + width / 2, 2 * _LINE - 5, column, "middle", soft=True))
+            cells.append(marks.cell(layer, x, y, (width - 2, _LINE - 2), [marks.short(layer)]))
+            x += width
+    width = max(stacks * across + 4, CHAR * len(words[0].text) + 16)
+    height = head + _LINE * min(stack, len(part.rows)) + 4
+    return Box(part.kind, elide(part.title, 200), 0, 0, width, height, tuple(words), tuple(cells))
+
+
+def _moved(box: Box, x: float, y: float) -> Box:
+    def words(given: Sequence[Word]) -> tuple[Word, ...]:
+        return tuple(Word(w.x + x, w.y + y, w.text, w.anchor, w.soft) for w in given)
+
+    cells = tuple(Cell(c.layer, c.x + x, c.y + y, c.width, c.height, c.fill, c.ink, words(c.words)) for c in box.cells)
+    return Box(box.kind, box.title, x, y, box.width, box.height, words(box.words), cells)

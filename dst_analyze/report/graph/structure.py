@@ -1,0 +1,189 @@
+"""What of a model's graph is drawn: its layers, where their paths join, and blocks that repeat, folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+import networkx as nx
+
+from dst_analyze.model.tracing.skip_cause import SkipCause
+from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
+
+_ALIKE_BLOCKS, _ALIKE_LAYERS = 3, 5  # so many in a row are worth folding
+_MINOR = (SkipCause.NORM, SkipCause.PER_CHANNEL)  # weights that nobody looks for in a picture
+_SIGNS = {"add": "+", "iadd": "+", "add_": "+", "sub": "−", "mul": "×", "imul": "×", "mul_": "×", "cat": "concat"}
+_SIGNS |= {"concat": "concat", "matmul": "matmul", "bmm": "matmul", "scaled_dot_product_attention": "attention"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing in the picture. ``rows`` name the layers in it: one row, or one for each of the blocks folded here."""
+
+    kind: Literal["layers", "join", "end", "other", "run"]
+    title: str
+    place: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def layers(self) -> Iterator[str]:
+        return (layer for _, layers in self.rows for layer in layers)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Parts and the lines between them, by number; no line leads back."""
+
+    parts: tuple[Part, ...]
+    lines: tuple[tuple[int, int], ...]
+
+    @property
+    def folded(self) -> bool:
+        return any(part.kind == "run" for part in self.parts)
+
+    @property
+    def layers(self) -> set[str]:
+        return {layer for part in self.parts for layer in part.layers}
+
+
+def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, fold: bool = True) -> Structure:
+    """The picture of a graph: what neither is a layer nor joins two paths is left out, and its line drawn through."""
+    drawn = _drawn(graph, _left_out(skipped))
+    runs = _Folding(graph, drawn).runs() if fold else []
+    parts = {number: _part(graph.nodes[number], drawn.in_degree(number)) for number in drawn}
+    for run in runs:
+        _contract(drawn, run)
+        parts[run.first] = _folded(graph, run)
+    order = list(nx.lexicographical_topological_sort(drawn))
+    places = {number: place for place, number in enumerate(order)}
+    lines = sorted((places[a], places[b]) for a, b in drawn.edges)
+    return Structure(tuple(parts[number] for number in order), tuple(lines))
+
+
+def _left_out(skipped: Collection[SkippedLayer]) -> set[str]:
+    """Modules that hold weights which were not analysed, and are drawn as such."""
+    return {s.name.removesuffix(".weight") for s in skipped if s.cause not in _MINOR}
+
+
+def _drawn(graph: ModelGraph, left_out: Collection[str]) -> nx.DiGraph:
+    drawn = nx.DiGraph()
+    sources: list[dict[int, None]] = []  # of each node: the drawn ones its values come from, in their order
+    for number, node in enumerate(graph.nodes):
+        found = {source: None for given in node.inputs for source in sources[given]}
+        shown = node.layers or node.op in ("input", "output") or len(found) > 1 or node.scope in left_out
+        if shown:
+            drawn.add_node(number)
+            drawn.add_edges_from((source, number) for source in found)
+        sources.append({number: None} if shown else found)
+    drawn.remove_nodes_from([n for n in list(drawn) if graph.nodes[n].op == "input" and not drawn.out_degree(n)])
+    return drawn
+
+
+def _part(node: GraphNode, paths: int) -> Part:
+    if node.layers:
+        prefix = f"{node.scope}." if node.scope else ""
+        columns = tuple(name.removeprefix(prefix) for name in node.layers) if len(node.layers) > 1 else ("",)
+        title = node.scope if len(node.layers) > 1 else node.layers[0]
+        return Part("layers", title or node.op, node.place, columns, (("", node.layers),))
+    if node.op in ("input", "output"):
+        return Part("end", node.op)
+    return Part("join", _SIGNS.get(node.op, node.op)) if paths > 1 else Part("other", node.scope or node.op)
+
+
+# --- folding ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Blocks of one kind in a row: the path of each, and its nodes in their order."""
+
+    blocks: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def first(self) -> int:
+        return self.blocks[0][1][0]
+
+    @property
+    def nodes(self) -> list[int]:
+        return [node for _, nodes in self.blocks for node in nodes]
+
+
+class _Folding:
+    """Looks for modules in one container that are built alike, from the outermost inwards."""
+
+    def __init__(self, graph: ModelGraph, drawn: nx.DiGraph) -> None:
+        self._nodes, self._drawn, self._trial = graph.nodes, drawn, drawn.copy()
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def runs(self) -> list[_Run]:
+        inner = [n for n in sorted(self._drawn) if self._nodes[n].op not in ("input", "output")]
+        return list(self._below("", inner))
+
+    def _below(self, path: str, nodes: Sequence[int]) -> Iterator[_Run]:
+        prefix = f"{path}." if path else ""
+        children: dict[str, list[int]] = {}
+        for node in nodes:
+            scope = self._nodes[node].scope
+            if scope.startswith(prefix) and scope != path:
+                children.setdefault(prefix + scope[len(prefix) :].partition(".")[0], []).append(node)
+        for signature, found in groupby(children.items(), key=lambda child: self._signature(*child)):
+            blocks = [(name, tuple(members)) for name, members in found]
+            single, seen = len(signature) == 1, signature in self._seen
+            self._seen.add(signature)
+            if len(blocks) >= (_ALIKE_LAYERS if single else _ALIKE_BLOCKS - seen):
+                run = _Run(tuple(blocks[0 if single or seen else 1 :]))  # one of them shows how they are built
+                if self._foldable(run):
+                    yield run
+                    blocks = blocks[: -len(run.blocks)]
+            for name, members in blocks:
+                if len(members) > 1:
+                    yield from self._below(name, members)
+
+    def _signature(self, path: str, nodes: Sequence[int]) -> tuple[Any, ...]:
+        """What makes two blocks alike: operations, the names of their layers, and how these are joined."""
+        place = {node: at for at, node in enumerate(nodes)}
+        return tuple(
+            (
+                self._nodes[node].op,
+                tuple(layer.removeprefix(path) for layer in self._nodes[node].layers),
+                tuple(sorted(place[source] for source in self._drawn.predecessors(node) if source in place)),
+            )
+            for node in nodes
+        )
+
+    def _foldable(self, run: _Run) -> bool:
+        """Whether no path leaves the run and comes back; there must be layers in it, too."""
+        if not any(self._nodes[node].layers for node in run.nodes):
+            return False
+        trial = self._trial.copy()
+        _contract(trial, run)
+        if not nx.is_directed_acyclic_graph(trial):
+            return False
+        self._trial = trial
+        return True
+
+
+def _contract(graph: nx.DiGraph, run: _Run) -> None:
+    """All nodes of a run become its first."""
+    inside = set(run.nodes)
+    before = [a for a, b in graph.in_edges(inside) if a not in inside]
+    after = [b for a, b in graph.out_edges(inside) if b not in inside]
+    graph.remove_nodes_from(inside)
+    graph.add_node(run.first)
+    graph.add_edges_from((source, run.first) for source in before)
+    graph.add_edges_from((run.first, target) for target in after)
+
+
+def _folded(graph: ModelGraph, run: _Run) -> Part:
+    def layers(nodes: Sequence[int]) -> tuple[str, ...]:
+        return tuple(name for node in nodes for name in graph.nodes[node].layers)
+
+    first, nodes = run.blocks[0]
+    names = layers(nodes)
+    columns = tuple(name.removeprefix(first).lstrip(".") for name in names)
+    rows = tuple((path, layers(members)) for path, members in run.blocks)
+    what = "blocks" if len(nodes) > 1 else "layers"
+    return Part("run", f"{len(rows)} {what} alike", columns=columns, rows=rows)

@@ -1,0 +1,155 @@
+"""What a reader must know of a sweep before believing its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dst_analyze.run.record import UNPRUNED, WORKING, SweepRecord, alpha_label
+from dst_analyze.text import elide
+
+_MISSED = 1 / 5  # of a ratio asked for, by which another one is said not to be it
+_LEARNED = 0.97  # of its first loss, below which a model has learned something
+
+
+class Title(StrEnum):
+    """What a note is about, as it is shown."""
+
+    STAND_IN = "Stand-in data"
+    BEFORE = "Before training"
+    HARDLY_LEARNED = "Hardly learned"
+    NOT_REACHED = "Not reached"
+    DIVERGED = "Diverged"
+    FAILED = "Failed"
+    NOTHING_PRUNED = "Nothing was pruned"
+    WEAK_ALPHA = "Weak alpha"
+    BROKEN = "Nothing works any more"
+    UNTIL_STABLE = "Until stable"
+    RESETS = "Resets"
+    HELD = "Held at 1 %"
+
+
+@dataclass(frozen=True)
+class Note:
+    """One such thing."""
+
+    title: str
+    text: str
+
+
+def notes_of(record: SweepRecord) -> list[Note]:
+    """What the numbers cannot say of themselves, most important first."""
+    found = (_data, _before, _learning, _targets, _lost, _unpruned, _broken, _stable, _resets, _held)
+    return [note for find in found for note in find(record)]
+
+
+def _data(record: SweepRecord) -> Iterator[Note]:
+    if record.manifest.data.stand_in:
+        yield Note(
+            Title.STAND_IN,
+            f"The model file gives no data, so the sweep trained on {record.manifest.data.description}. "
+            "The pattern shows how the method works, not what your data need: define train_data().",
+        )
+
+
+def _before(record: SweepRecord) -> Iterator[Note]:
+    if record.manifest.warning:
+        yield Note(Title.BEFORE, record.manifest.warning)
+
+
+def _learning(record: SweepRecord) -> Iterator[Note]:
+    losses = record.steps.loc[record.steps["alpha"].isna(), "loss"].dropna()
+    if len(losses) < 4:
+        return
+    first, last = float(losses.iloc[0]), float(losses.iloc[-(len(losses) // 4) :].mean())
+    if last > _LEARNED * first > 0:
+        yield Note(
+            Title.HARDLY_LEARNED,
+            f"The dense model's training loss went from {first:.3g} to {last:.3g} in {record.manifest.steps:,} steps: "
+            "a pattern that comes out meanwhile says little of what the data need. Train longer, or at another rate.",
+        )
+
+
+def _targets(record: SweepRecord) -> Iterator[Note]:
+    asked = record.targets if record.config.target_remaining else ()
+    missed = [target for target in asked if abs(target.reached - target.ratio) > _MISSED * target.ratio]
+    if missed:
+        said = ", ".join(f"{t.ratio:.1%} (alpha {alpha_label(t.alpha)} leaves {t.reached:.1%})" for t in missed)
+        yield Note(Title.NOT_REACHED, f"No alpha was found that leaves {said}. More steps may move it, or other seeds.")
+
+
+def _lost(record: SweepRecord) -> Iterator[Note]:
+    for trial in record.trials:
+        if trial.status == "diverged":
+            yield Note(
+                Title.DIVERGED,
+                f"The loss of {trial.key.label} was no longer finite at step {trial.steps}: "
+                "the trial is left out. A lower learning rate may help.",
+            )
+        elif trial.status == "failed":
+            yield Note(Title.FAILED, f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again.")
+
+
+def _unpruned(record: SweepRecord) -> Iterator[Note]:
+    ratios = {alpha: ratio for alpha in record.alphas if (ratio := record.remaining(alpha)) is not None}
+    flat = [alpha for alpha, ratio in ratios.items() if ratio > UNPRUNED]
+    if flat and len(flat) == len(ratios):
+        yield Note(
+            Title.NOTHING_PRUNED,
+            f"More than {UNPRUNED:.0%} of the weights remain at every alpha: they are too weak for this model, and "
+            "say nothing of its layers. --alphas auto finds stronger ones.",
+        )
+    elif flat:
+        said = " and ".join(f"{alpha_label(alpha)} ({ratios[alpha]:.1%} remain)" for alpha in flat)
+        yield Note(Title.WEAK_ALPHA, f"Alpha {said} prunes too little to tell layers apart: the ranking leaves it out.")
+
+
+def _broken(record: SweepRecord) -> Iterator[Note]:
+    """Masked models that no longer do the task show what is left of a collapse, not what the task needs."""
+    alphas = [alpha for alpha in record.alphas if record.at(alpha)]
+    if alphas and not any(record.does_the_task(trial) for alpha in alphas for trial in record.at(alpha)):
+        yield Note(
+            Title.BROKEN,
+            f"Every masked trial scores far below the dense model ({WORKING:.0%} of it is asked for): the alphas are "
+            "too strong for this model.",
+        )
+
+
+def _stable(record: SweepRecord) -> Iterator[Note]:
+    saved = record.budget_saved
+    if saved is not None:
+        ended = sum(trial.stable for trial in record.trials)
+        yield Note(
+            Title.UNTIL_STABLE,
+            f"{ended} of {len(record.trials)} trials ended before their {record.manifest.steps:,} steps, as the "
+            f"order of the layers no longer changed: {saved:.0%} of the budget was saved.",
+        )
+
+
+def _resets(record: SweepRecord) -> Iterator[Note]:
+    resets = sum(sum(trial.resets.values()) for trial in record.trials)
+    if resets:
+        layers = sorted({layer for trial in record.trials for layer in trial.resets})
+        more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + more
+        yield Note(
+            Title.RESETS,
+            f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "
+            f"({shown}). Read the ratios of these layers as a sawtooth's median.",
+        )
+
+
+def _held(record: SweepRecord) -> Iterator[Note]:
+    found: dict[float, list[str]] = {}
+    for trial in record.trials:
+        if trial.alpha in record.alphas and trial.held:
+            known = found.setdefault(trial.alpha, [])
+            known += [name for name in trial.held if name not in known]
+    for alpha, layers in sorted(found.items()):
+        more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        yield Note(
+            Title.HELD,
+            f"At alpha {alpha_label(alpha)} {', '.join(elide(layer, 40) for layer in layers[:4])}{more} would have "
+            "kept less than 1 % of their weights, and had their thresholds held there.",
+        )

@@ -1,0 +1,61 @@
+"""What a run is trained by unless it is told otherwise, where that depends on its length; without importing torch."""
+
+from __future__ import annotations
+
+from dst_analyze.run.record import OnCollapse, SweepConfig, Unit
+
+FULL_LENGTH = 9_000
+"""Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
+DEFAULT_STEPS = 2_250
+"""A quarter of it: docs/evidence.md has what sweeps of a tenth, a quarter and half of it see."""
+FASTEST = 30
+"""The largest clock that is chosen without being asked for."""
+PAPER_CLOCK = 1.0
+
+
+def default_clock(family: str, steps: int) -> float:
+    """As fast as it takes to carry thresholds as far as a full-length run would; recipe.py has what was measured."""
+    return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
+
+
+def default_warm_up(steps: int) -> int:
+    """How many steps weights are trained before trials start: as many as a trial has, and none in a full-length run."""
+    return steps if steps < FULL_LENGTH else 0
+
+
+def default_unit(steps: int) -> Unit:
+    """What thresholds are counted in: the magnitudes of their layer, and in a full-length run all alike."""
+    return "layer" if steps < FULL_LENGTH else "one"
+
+
+def asked_clock(config: SweepConfig) -> float | None:
+    """As the paper or the user will have it, if they have a say."""
+    return config.threshold_clock or (PAPER_CLOCK if config.recipe == "paper" else None)
+
+
+def asked_warm_up(config: SweepConfig) -> int | None:
+    """The same; none for weights that are trained already."""
+    trained = config.recipe == "paper" or bool(config.weights)
+    return 0 if config.warm_up is None and trained else config.warm_up
+
+
+def asked_unit(config: SweepConfig) -> Unit | None:
+    return config.threshold_unit or ("one" if config.recipe == "paper" else None)
+
+
+def on_collapse_of(config: SweepConfig) -> OnCollapse:
+    """What becomes of layers that collapse: they are held, as a short run has no time to prune them once more."""
+    return config.on_collapse or ("reset" if config.recipe == "paper" else "hold")
+
+
+def asked_scale(config: SweepConfig) -> float | None:
+    """The factor of the alphas that the user or the paper asks for; None to take it from how far thresholds travel."""
+    return config.alpha_scale or (1.0 if config.recipe == "paper" else None)
+
+
+def warm_up_of(asked: int | None, steps: int) -> int:
+    return default_warm_up(steps) if asked is None else asked
+
+
+def unit_of(asked: Unit | None, steps: int) -> Unit:
+    return asked or default_unit(steps)

@@ -1,0 +1,56 @@
+"""Final masks on disk: one bit per weight, in a safetensors file that is read without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load, save
+
+from dst_analyze.errors import FolderError
+from dst_analyze.run.safe_read import MASKS_MOST, read_bytes
+
+Mask = npt.NDArray[np.bool_]
+
+_PACKING = "numpy.packbits of the mask in C order"
+
+
+def pack_masks(masks: Mapping[str, Mask]) -> bytes:
+    """Masks by layer name as the bytes of a safetensors file."""
+    about = {"packing": _PACKING, "shapes": {name: list(mask.shape) for name, mask in masks.items()}}
+    # One entry only: safetensors writes several in an order that changes from run to run.
+    packed: bytes = save({name: np.packbits(mask) for name, mask in masks.items()}, {"masks": json.dumps(about)})
+    return packed
+
+
+def read_masks(path: Path | str) -> dict[str, Mask]:
+    """The masks of a trial, by layer name in network order: `masks.safetensors` of its folder."""
+    path = Path(path)
+    try:
+        data = read_bytes(path, MASKS_MOST)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        about = json.loads(header["__metadata__"]["masks"])
+        packed = load(data)
+        return {name: _unpacked(packed[name], shape) for name, shape in about["shapes"].items()}
+    except FileNotFoundError:
+        raise FolderError(
+            "there are no masks here", place=str(path), hint="masks are kept for every alpha's trial that ended well"
+        ) from None
+    except Exception as error:  # truncated or foreign bytes fail in many ways
+        raise FolderError(
+            f"the masks cannot be read: {type(error).__name__}: {error}",
+            place=str(path),
+            hint="--resume runs the trial again",
+        ) from error
+
+
+def _unpacked(packed: npt.NDArray[np.uint8], shape: list[int]) -> Mask:
+    """The mask; a shape that claims more than there is would be filled up with zeros, in all the memory it takes."""
+    count = math.prod(shape)
+    if any(size < 0 for size in shape) or packed.ndim != 1 or len(packed) != -(-count // 8):
+        raise ValueError(f"{len(packed)} bytes are no mask of shape {shape}")
+    return np.unpackbits(packed, count=count).astype(bool).reshape(shape)

@@ -1,0 +1,287 @@
+"""A sweep's events shown as they come: bars on a terminal, lines elsewhere, JSON for machines, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from html import escape
+from importlib import import_module
+from io import StringIO
+from typing import Any, TextIO
+
+import rich.progress
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from dst_analyze.run.events import (
+    Emit,
+    Event,
+    Notice,
+    ProofStarted,
+    ProofTrained,
+    SweepExtended,
+    SweepStarted,
+    TimeForeseen,
+    TrialFailed,
+    TrialFinished,
+    TrialRetried,
+    TrialStarted,
+    TrialStep,
+    WarmUpFinished,
+    WarmUpStarted,
+    WarmUpStep,
+    nobody,
+    to_json,
+)
+from dst_analyze.run.record import Manifest, TrialKey
+from dst_analyze.text import duration, visible
+
+_AT_LEAST = 0.2  # seconds between two pictures in a notebook
+_NOTEBOOK_WIDTH = 110
+
+
+@contextmanager
+def progress_shown(manifest: Manifest, wanted: bool | None) -> Iterator[Emit]:
+    """Progress for a program that calls us: where it is a notebook, unless told otherwise."""
+    notebook = _in_notebook()
+    if wanted is False or (wanted is None and not notebook):
+        yield nobody
+    elif notebook:
+        with NotebookBars(manifest) as bars:
+            yield bars
+    else:
+        with watching(manifest, Console(stderr=True, markup=False, highlight=False, emoji=False)) as emit:
+            yield emit
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process; IPython in a terminal has none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return hasattr(shell, "kernel")
+
+
+@contextmanager
+def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
+    """What a person sees: what is about to be trained on, then every trial."""
+    data = manifest.data
+    loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
+    where.print(Text.assemble((loud, "bold yellow"), visible(data.description)))
+    where.print(visible(manifest.model.coverage))
+    where.print(f"on {visible(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
+    if manifest.warning:
+        where.print(Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
+    lines = Lines(manifest, where)
+    if not where.is_terminal:
+        yield lines
+        return
+    with Bars(manifest, where) as bars:
+
+        def both(event: Event) -> None:
+            bars(event)
+            lines(event)
+
+        yield both
+
+
+class JsonLines:
+    """Each event as one line of JSON, at once."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.out = out or sys.stdout
+
+    def __call__(self, event: Event) -> None:
+        self.out.write(to_json(event) + "\n")
+        self.out.flush()
+
+
+class Lines:
+    """A line for each thing that ends or goes wrong."""
+
+    def __init__(self, manifest: Manifest, where: Console) -> None:
+        self.score, self.where = manifest.data.score, where
+
+    def __call__(self, event: Event) -> None:
+        text = self.line(event)
+        if text:
+            self.where.print(visible(text))
+
+    def line(self, event: Event) -> str:
+        match event:
+            case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
+                at_once = ": the run is complete" if done == trials else _at_once(jobs)
+                return f"{trials} trials of {steps} steps{_there(done)}{at_once}"
+            case TimeForeseen(seconds=seconds, at_most=at_most):
+                most = (
+                    f", {duration(at_most)} if the search for alphas takes all its tries" if at_most > seconds else ""
+                )
+                return f"this takes about {duration(seconds)}{most}"
+            case SweepExtended(trials=trials):
+                return f"the search for alphas goes on: {trials} trials by now"
+            case WarmUpFinished(seed=seed, control=control, seconds=seconds):
+                return f"{_warm_up(seed, control)}: the weights that trials start from, {seconds:.1f} s"
+            case TrialFinished(trial=trial, seconds=seconds):
+                return (
+                    f"{trial.label}: {_standing(event.loss, event.remaining, event.score, self.score)}, {seconds:.1f} s"
+                )
+            case TrialFailed(trial=trial, status=status, reason=reason):
+                return f"{trial.label} {status}: {reason}"
+            case TrialRetried(trial=trial, reason=reason):
+                return f"{trial.label} starts again: {reason}"
+            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
+                at_once = "" if done == trainings else _at_once(jobs)
+                return f"the proof: {trainings} trainings of {steps} steps{_there(done)}{at_once}"
+            case ProofTrained(contender=contender, seed=seed, score=score):
+                return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
+            case Notice(text=text):
+                return text
+        return ""
+
+
+def _warm_up(seed: int, control: bool) -> str:
+    return f"warm-up, seed {seed}{', labels shuffled' if control else ''}"
+
+
+def _there(done: int) -> str:
+    return f", {done} of them there already" if done else ""
+
+
+def _at_once(jobs: int) -> str:
+    return f", {jobs} at once" if jobs > 1 else ""
+
+
+class Bars:
+    """One bar for all trials and one for each that is running."""
+
+    def __init__(self, manifest: Manifest, where: Console) -> None:
+        self.score = manifest.data.score
+        self.rows = rich.progress.Progress(
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.MofNCompleteColumn(),
+            _Speed(),
+            rich.progress.TimeRemainingColumn(),
+            rich.progress.TextColumn("{task.fields[standing]}"),
+            console=where,
+            transient=True,
+        )
+        self.steps = self.left = self.trials = 0
+        self.total: rich.progress.TaskID | None = None
+        self.running: dict[TrialKey, rich.progress.TaskID] = {}
+        self.warming: dict[tuple[int, bool], rich.progress.TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        self.rows.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.rows.stop()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case SweepStarted(trials=trials, done=done, steps=steps):
+                self.steps = steps
+                self.total = self.rows.add_task("steps", total=(trials - done) * steps, standing="")
+                self.left, self.trials = trials - done, trials
+                self._count()
+            case SweepExtended(trials=trials) if self.total is not None:
+                more = trials - self.trials
+                self.left, self.trials = self.left + more, trials
+                self.rows.update(self.total, total=self._whole() + more * self.steps)
+                self._count()
+            case WarmUpStarted(seed=seed, control=control, steps=steps):
+                row = self.rows.add_task(_warm_up(seed, control), total=steps, standing="")
+                self.warming[seed, control] = row
+            case WarmUpStep(seed=seed, control=control, step=step, loss=loss) if (seed, control) in self.warming:
+                self.rows.update(self.warming[seed, control], completed=step, standing=f"loss {loss:.3g}")
+            case WarmUpFinished(seed=seed, control=control) if (seed, control) in self.warming:
+                self.rows.remove_task(self.warming.pop((seed, control)))
+            case TrialStarted(trial=trial, steps=steps):
+                self.running[trial] = self.rows.add_task(trial.label, total=steps, standing="")
+            case TrialStep(trial=trial, step=step) if trial in self.running:
+                standing = _standing(event.loss, event.remaining, event.score, self.score)
+                self.rows.update(self.running[trial], completed=step, standing=standing)
+                self._count()
+            case TrialFinished(trial=trial) | TrialFailed(trial=trial):
+                self._remove(trial)
+                self.left -= 1
+                self._count()
+            case TrialRetried(trial=trial):
+                self._remove(trial)
+
+    def _remove(self, trial: TrialKey) -> None:
+        row = self.running.pop(trial, None)
+        if row is not None:
+            self.rows.remove_task(row)
+
+    def _whole(self) -> float:
+        return next((task.total or 0 for task in self.rows.tasks if task.id == self.total), 0)
+
+    def _count(self) -> None:
+        """All steps of the sweep: those of the trials that ended, and of those under way."""
+        if self.total is None:
+            return
+        under_way = sum(self.rows.tasks[self.rows.task_ids.index(row)].completed for row in self.running.values())
+        self.rows.update(
+            self.total,
+            completed=self._whole() - self.left * self.steps + under_way,
+            description=f"{self.trials - self.left} of {self.trials} trials",
+        )
+
+
+class NotebookBars(Bars):
+    """The same bars as HTML that is replaced as it changes: no widgets, and what stays in the end is what was said."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        super().__init__(manifest, Console(file=StringIO(), force_jupyter=False))
+        self.lines = Lines(manifest, self.rows.console)
+        loud = "Stand-in data, as the model file gives none: " if manifest.data.stand_in else ""
+        self.told = [loud + manifest.data.description, *([manifest.warning] if manifest.warning else [])]
+        self.foreseen: list[str] = []  # of no interest once it is over
+        self.shown = 0.0
+
+    def __enter__(self) -> NotebookBars:
+        self._ipython: Any = import_module("IPython.display")  # there is one, as this is a notebook
+        self._place = self._ipython.display(self._ipython.HTML(""), display_id=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._replace(_paragraph(self.told))
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
+            self.told.append(self.lines.line(event))
+        if isinstance(event, TimeForeseen):
+            self.foreseen = [self.lines.line(event)]
+        if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
+            self._replace(_paragraph([*self.told, *self.foreseen]) + self._drawn())
+
+    def _drawn(self) -> str:
+        page = Console(file=StringIO(), record=True, force_jupyter=False, force_terminal=True, width=_NOTEBOOK_WIDTH)
+        page.print(self.rows.get_renderable())
+        return page.export_html(inline_styles=True, code_format='<pre style="line-height: normal">{code}</pre>')
+
+    def _replace(self, html: str) -> None:
+        self._place.update(self._ipython.HTML(html))
+        self.shown = time.monotonic()
+
+
+def _paragraph(sentences: Iterable[str]) -> str:
+    return "<p>" + "<br>".join(escape(visible(sentence)) for sentence in sentences) + "</p>"
+
+
+class _Speed(rich.progress.ProgressColumn):
+    def render(self, task: rich.progress.Task) -> RenderableType:
+        return Text(f"{task.speed:.1f} steps/s" if task.speed else "")
+
+
+def _standing(loss: float | None, remaining: float | None, score: float | None, kind: str) -> str:
+    parts = [] if loss is None else [f"loss {loss:.3g}"]
+    if score is not None and kind == "accuracy":
+        parts.append(f"accuracy {score:.1%}")
+    if remaining is not None:
+        parts.append(f"{remaining:.1%} remain")
+    return ", ".join(parts)

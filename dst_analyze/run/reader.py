@@ -1,0 +1,249 @@
+"""Reading a run folder: every file checked against its checksum and its schema before it is believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from dst_analyze.errors import FolderError
+from dst_analyze.run.atomic_io import as_named, broken
+from dst_analyze.run.paths import (
+    CONFIG,
+    HEAD,
+    LAYER_COLUMNS,
+    LAYERS,
+    MANIFEST,
+    MASKS,
+    NAME_COLUMNS,
+    READINGS,
+    RESULT,
+    STEPS,
+    TIMING,
+    is_run_folder,
+    trial_folder,
+)
+from dst_analyze.run.record import (
+    READING_COLUMNS,
+    SCHEMA,
+    STEP_COLUMNS,
+    Json,
+    Manifest,
+    SweepConfig,
+    SweepRecord,
+    Timing,
+    TrialKey,
+    TrialResult,
+)
+from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, opened, read_bytes, read_text
+from dst_analyze.run.trial_schedule import Course, course_of
+
+J = TypeVar("J", bound=Json)
+
+_NUMBERS = tuple(column for column in READING_COLUMNS if column != "layer")
+_START_OVER = "the run folder is damaged: --force starts the sweep over"
+_RUN_AGAIN = "the command that made this folder, with --resume, runs the trial again"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Which trials a run folder holds, and in what state; ``course`` is what they lead to."""
+
+    course: Course
+    results: Mapping[TrialKey, TrialResult]
+    damaged: Mapping[TrialKey, str]
+
+    @property
+    def failed(self) -> list[TrialKey]:
+        return [key for key in self.course.keys if key in self.results and self.results[key].status != "done"]
+
+    @property
+    def missing(self) -> list[TrialKey]:
+        return [key for key in self.course.keys if key not in self.results and key not in self.damaged]
+
+    @property
+    def started(self) -> bool:
+        return bool(self.results or self.damaged)
+
+    @property
+    def complete(self) -> bool:
+        return self.course.settled and not self.missing and not self.damaged
+
+
+def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()) -> Survey:
+    """Look at every trial that a configuration is known to need; ``first`` is where a search for alphas starts."""
+    results: dict[TrialKey, TrialResult] = {}
+    damaged: dict[TrialKey, str] = {}
+    while True:
+        course = course_of(config, first, results)
+        unread = [key for key in course.keys if key not in results and key not in damaged and key not in but]
+        new = [key for key in unread if trial_folder(run, key).exists()]
+        for key in new:
+            try:
+                results[key] = _read_result(run, key)
+            except FolderError as error:
+                damaged[key] = error.cause
+        if not any(key in results for key in new):  # what was found has not led any further
+            return Survey(course, results, {key: damaged[key] for key in course.keys if key in damaged})
+
+
+def read_head(run: Path) -> tuple[SweepConfig, Manifest]:
+    """The configuration and the manifest; a folder of a newer version says so before anything else is tried."""
+    manifest = read_json(run / MANIFEST, Manifest)
+    return read_json(run / CONFIG, SweepConfig), manifest
+
+
+def read_run(path: Path | str) -> SweepRecord:
+    """A run folder as a value, every file of it checked."""
+    path = Path(path)
+    if not is_run_folder(path):
+        raise FolderError(
+            "this is not a run folder of dst-analyze" if path.exists() else "there is no such folder",
+            place=str(path),
+            hint="a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
+        )
+    config, manifest = read_head(path)
+    why = broken(path, HEAD)
+    if why:
+        raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
+    layers = as_named(read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung")), NAME_COLUMNS)
+    seen = survey(path, config, manifest.first_alphas)
+    if seen.damaged:
+        key = next(iter(seen.damaged))
+        raise FolderError(seen.damaged[key], place=str(trial_folder(path, key)), hint=_RUN_AGAIN)
+    if seen.missing:
+        more = "" if seen.course.settled else " or more"
+        raise FolderError(
+            f"the run is not complete: {len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing "
+            f"({seen.missing[0].label}, ...)",
+            place=str(path),
+            hint="the command that made this folder, with --resume, finishes it",
+        )
+    alphas, targets = seen.course.alphas, seen.course.targets
+    trials = [seen.results[key] for key in seen.course.keys]
+    frames = [
+        _of_trial(as_named(_readings(trial_folder(path, t.key)), ("layer",)), t.key)
+        for t in trials
+        if t.alpha in alphas and t.status == "done"
+    ]
+    frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
+    steps = pd.concat(
+        [
+            _of_trial(read_csv(trial_folder(path, t.key) / STEPS, STEP_COLUMNS, numbers=STEP_COLUMNS), t.key)
+            for t in trials
+        ],
+        ignore_index=True,
+    )
+    _refuse_strange_layers(path, layers, frame)
+    seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
+    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets)
+
+
+def _refuse_strange_layers(path: Path, layers: pd.DataFrame, frame: pd.DataFrame) -> None:
+    """Layers go by their names from here on: each has one, with weights, and nothing was read of any other."""
+    names = layers["layer"]
+    if names.duplicated().any() or not (layers["params"] >= 1).all():
+        raise _damaged(path / LAYERS, "a layer is there twice, or has no weights")
+    unknown = frame.loc[~frame["layer"].isin(names), "layer"]
+    if len(unknown):
+        raise _damaged(path / LAYERS, f"trials have read a layer {unknown.iloc[0]!r} that is not in it")
+
+
+def _read_result(run: Path, key: TrialKey) -> TrialResult:
+    folder = trial_folder(run, key)
+
+    def unusable(why: str) -> FolderError:
+        return FolderError(f"the trial {key.label} cannot be used: {why}", place=str(folder), hint=_RUN_AGAIN)
+
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise unusable("its folder is a link, and links are not followed")
+    if why := broken(folder, (RESULT, READINGS, STEPS)):
+        raise unusable(why)
+    result = read_json(folder / RESULT, TrialResult)
+    if result.key != key:
+        raise unusable(f"{RESULT} is of {result.key.label}")
+    if key.alpha is not None and result.status == "done" and (why := broken(folder, (MASKS,))):
+        raise unusable(why)
+    return result
+
+
+def _seconds(path: Path) -> float:
+    """A trial's time is told where it is known; a run is not less good without it."""
+    try:
+        return Timing.model_validate_json(read_bytes(path, MB)).seconds
+    except (OSError, ValidationError):
+        return 0.0
+
+
+def _readings(folder: Path) -> pd.DataFrame:
+    return read_csv(folder / READINGS, READING_COLUMNS, numbers=_NUMBERS)
+
+
+def _no_readings() -> pd.DataFrame:
+    kinds = {
+        "alpha": float,
+        "seed": int,
+        "control": bool,
+        **dict.fromkeys(READING_COLUMNS, float),
+        "step": int,
+        "layer": str,
+    }
+    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
+
+
+def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
+    readings.insert(0, "alpha", math.nan if key.alpha is None else key.alpha)
+    readings.insert(1, "seed", key.seed)
+    readings.insert(2, "control", key.control)
+    return readings
+
+
+def read_json(path: Path, kind: type[J]) -> J:
+    try:
+        return kind.model_validate_json(read_text(path, JSON_MOST))
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from error
+    except ValidationError as error:
+        version = next((e["input"] for e in error.errors(include_url=False) if e["loc"] == ("schema_version",)), None)
+        if version is not None:
+            newer = isinstance(version, int) and version > SCHEMA
+            raise FolderError(
+                f"this folder was written in format {version!r}, this version reads format {SCHEMA}",
+                place=str(path),
+                hint=f"use {'a newer' if newer else 'the'} version of dst-analyze (manifest.json names it)",
+            ) from error
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _damaged(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
+
+
+def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
+    try:
+        # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
+        with opened(path, CSV_MOST) as file:
+            frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
+        if list(frame.columns) != list(columns):
+            raise _damaged(path, f"its columns are {list(frame.columns)}, not {list(columns)}")
+        for name in numbers:
+            empty = frame[name] == ""
+            frame[name] = pd.to_numeric(frame[name].where(~empty))
+            # A number of hundreds of digits stays an object; infinity and NaN are written by nobody here.
+            if not empty.all() and (frame[name].dtype == object or not (np.isfinite(frame[name]) | empty).all()):
+                raise _damaged(path, f"{name} has values that are no numbers")
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
+    except (OSError, ValueError, OverflowError) as error:
+        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from error
+    return frame
+
+
+def _damaged(path: Path, why: str) -> FolderError:
+    return FolderError(f"{path.name} cannot be used: {why}", place=str(path.parent), hint=_START_OVER)

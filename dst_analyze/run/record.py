@@ -1,0 +1,448 @@
+"""What a sweep leaves behind, as values: its configuration, its trials, and what was read while they ran."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import pandas as pd
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from dst_analyze.errors import OptionError
+from dst_analyze.model.tracing.skip_cause import SkipCause
+from dst_analyze.run.alpha_search import Target
+
+SCHEMA: Final = 3
+DEFAULT_BATCH_SIZE = 64
+
+QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")
+READING_COLUMNS = ("step", "layer", "remaining", "rows", "columns", *QUANTILE_COLUMNS, "resets", "null")
+"""Per layer: share of weights left, rows with any left, input channels still read, thresholds, resets so far, and the
+share the layer would keep if its initial weights alone decided (see `magnitudes.Magnitudes.null`)."""
+STEP_COLUMNS = ("step", "loss", "score", "remaining")
+"""Per model: mean training loss since the reading before, score on a few test batches, share of weights left."""
+
+UNPRUNED = 0.95
+"""Above this share of weights remaining, an alpha has not pruned anything worth reading."""
+
+
+WORKING = 0.9
+"""Share of the dense model's accuracy that a trial must have to say what a model needs."""
+
+MOST_TRIALS = 10_000
+"""More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
+
+
+class Json(BaseModel):
+    """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _seeds(value: Any) -> Any:
+    """``3`` means the seeds 0, 1, 2."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_TRIALS:
+        raise ValueError(f"{value} are more than {MOST_TRIALS}")
+    return tuple(range(value))
+
+
+def _as_json(value: Any) -> Any:
+    """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
+    return json.loads(json.dumps(value, default=repr, allow_nan=False))
+
+
+def _wrong(option: str, text: str) -> PydanticCustomError:
+    """Return the error for an option that does not fit the others; both are read back from its context."""
+    return PydanticCustomError("option", "Value error, {option}: {text}", {"option": option, "text": text})
+
+
+_HINTS = {
+    "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-6,1e-5",
+    "target_remaining": "give shares of the weights to keep, such as 0.5,0.2",
+    **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
+    "seeds": "seeds are a count, such as 3",
+}
+
+Unit = Literal["layer", "one"]
+"""What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
+
+
+OnCollapse = Literal["reset", "hold"]
+"""What becomes of a layer that keeps at most 1 %: all its weights come back, or it is held there."""
+
+RESOLVED = ("alpha_factor", "effective_alphas")
+"""Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
+
+
+class SweepConfig(Json):
+    """Everything that decides a sweep's numbers; a run folder is named by its hash."""
+
+    model: str
+    model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
+    model_sha256: str | None = None
+    weights: str = ""  # the file that every trial starts with, if not with its own initialisation
+    weights_sha256: str | None = None
+    data: str = ""
+    alphas: tuple[float, ...] | Literal["auto"] = "auto"
+    alpha_scale: float | None = Field(default=None, gt=0)
+    alpha_factor: float | None = Field(default=None, gt=0)  # what the scale came to, once it is planned
+    effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
+    target_remaining: tuple[float, ...] = ()
+    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
+    epochs: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
+    until_stable: bool = False
+    max_epochs: int | None = Field(default=None, ge=1)
+    control: Literal["shuffled-labels"] | None = None
+    batch_size: int | None = Field(default=None, ge=1)
+    recipe: Literal["short", "paper"] = "short"
+    lr: float | None = Field(default=None, gt=0)
+    optimizer: Literal["sgd", "adam", "adamw"] | None = None
+    schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
+    weight_decay: float | None = Field(default=None, ge=0)
+    threshold_clock: float | None = Field(default=None, gt=0)
+    warm_up: int | None = Field(default=None, ge=0)
+    threshold_unit: Unit | None = None
+    on_collapse: OnCollapse | None = None
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    amp: bool = False
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    threshold: Literal["vector", "scalar", "matrix"] = "vector"
+    estimator: Literal["long-tail", "clipped"] = "long-tail"
+    operator: Literal["auto", "eager", "compiled"] = "auto"
+
+    @property
+    def can_be_made_again(self) -> bool:
+        """Whether the model has a name that code can be found by; an object in memory has none."""
+        return ":" in self.model or self.model.endswith(".py")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All but the model and the data, which are arguments of their own and known by their hash here."""
+        apart = ("model", "model_args", "model_sha256", "weights_sha256", "data", *RESOLVED)
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
+
+    @property
+    def factor(self) -> float:
+        """What an alpha is multiplied by where it is trained with; 1 in run folders from before there was a scale."""
+        return 1.0 if self.alpha_factor is None else self.alpha_factor
+
+    @property
+    def as_asked(self) -> SweepConfig:
+        """The configuration without what planning has added to it."""
+        return self.model_copy(update={name: type(self).model_fields[name].default for name in RESOLVED})
+
+    def scaled(self, factor: float) -> SweepConfig:
+        """The configuration with the factor of its alphas, once that is known."""
+        effective = tuple(float(f"{alpha * factor:.6g}") for alpha in self.given_alphas)
+        return self.model_copy(update={"alpha_factor": factor, "effective_alphas": effective})
+
+    @property
+    def given_alphas(self) -> tuple[float, ...]:
+        """The alphas, or where the search for ``target_remaining`` starts; none if they are to be found."""
+        return () if self.alphas == "auto" else self.alphas
+
+    @model_validator(mode="after")
+    def _sensible(self) -> SweepConfig:
+        trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
+        if trials > MOST_TRIALS:
+            raise _wrong("seeds", f"{trials} trials are more than {MOST_TRIALS}")
+        if not self.alphas:
+            raise _wrong("alphas", "at least one is needed")
+        for alpha in self.given_alphas:
+            if not (math.isfinite(alpha) and alpha > 0):
+                raise _wrong("alphas", f"{alpha} is not a positive number")
+        for ratio in self.target_remaining:
+            if not 0 < ratio < 1:
+                raise _wrong("target_remaining", f"{ratio} is not a share between 0 and 1")
+        for name, values in (
+            ("alphas", self.given_alphas),
+            ("seeds", self.seeds),
+            ("target_remaining", self.target_remaining),
+        ):
+            twice = next((value for value in values if values.count(value) > 1), None)
+            if twice is not None:
+                raise _wrong(name, f"{twice} is given twice")
+        if not self.seeds:
+            raise _wrong("seeds", "at least one is needed")
+        wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
+        if wrong is not None:
+            raise _wrong("seeds", f"{wrong} is not between 0 and 2^32")
+        lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
+        if len(lengths) > 1:
+            raise _wrong(lengths[0], f"{' and '.join(lengths)} both set the length of training: give one of them")
+        if self.max_epochs is not None and not self.until_stable:
+            raise _wrong("max_epochs", "it bounds until_stable, so give both, or epochs")
+        return self
+
+    @classmethod
+    def checked(cls, **options: Any) -> SweepConfig:
+        """The configuration, or an OptionError that names the option."""
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name, text = (
+                (str(first["loc"][0]), first["msg"]) if first["loc"] else (first["ctx"]["option"], first["ctx"]["text"])
+            )
+            if first["type"] == "extra_forbidden":
+                raise OptionError(
+                    f"there is no option {name!r}", hint=f"options: {', '.join(sorted(cls.model_fields))}"
+                ) from None
+            option = f"--{name.replace('_', '-')}"
+            given = f", given as {first['input']!r}" if first["loc"] else ""
+            hint = _HINTS.get(name, f"`dst-analyze --help` says what {option} takes")
+            raise OptionError(text[:1].lower() + text[1:], place=f"{option}{given}", hint=hint) from None
+
+    @property
+    def digest(self) -> str:
+        text = json.dumps(self.model_dump(mode="json", exclude=set(RESOLVED)), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class TrialKey:
+    """One trial: an alpha (None: dense, nothing masked), a seed, and whether it is a control on shuffled labels."""
+
+    alpha: float | None
+    seed: int
+    control: bool = False
+
+    @property
+    def name(self) -> str:
+        """The trial's folder, ``alpha=1e-05,seed=0``: every digit of alpha, so that no two trials share one."""
+        prefix = "control," if self.control else ""
+        return f"{prefix}{'dense' if self.alpha is None else f'alpha={self.alpha!r}'},seed={self.seed}"
+
+    @property
+    def label(self) -> str:
+        """The trial as a reader is told of it."""
+        suffix = ", labels shuffled" if self.control else ""
+        return f"{'dense' if self.alpha is None else f'alpha {alpha_label(self.alpha)}'}, seed {self.seed}{suffix}"
+
+
+class TrialResult(Json):
+    """How one trial ended. ``remaining`` is the median over the last quarter of training; loss and score are tests."""
+
+    alpha: float | None
+    seed: int
+    control: bool = False
+    status: Literal["done", "diverged", "failed"]
+    reason: str = ""  # why it did not end well
+    steps: int
+    stable: bool = False  # it ended before its budget, as the layers' order no longer changed
+    loss: float | None = None
+    score: float | None = None
+    error: float | None = None  # standard error of the score, as far as the number of test samples decides it
+    remaining: float | None = None
+    lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
+    resets: dict[str, int] = {}
+    held: dict[str, int] = {}  # layers that were kept from falling below 1 %, and how often
+
+    @property
+    def key(self) -> TrialKey:
+        return TrialKey(self.alpha, self.seed, self.control)
+
+    @property
+    def reached(self) -> float:
+        """How far this alpha prunes. Layers that collapse and are reset show more again than it leaves of them."""
+        ratio = self.lowest if self.resets and self.lowest is not None else self.remaining
+        return ratio if ratio is not None and self.status == "done" else 0.0
+
+
+class Timing(Json):
+    """Wall-clock time of a trial: the one thing about it that is never the same twice, so it is kept apart."""
+
+    seconds: float
+
+
+class SkippedLayer(Json):
+    """A weight that was not analysed, and why."""
+
+    name: str
+    reason: str
+    place: str = ""
+    params: int = 0
+
+    @property
+    def cause(self) -> SkipCause | None:
+        """The reason as a value; None if this version does not know it."""
+        return SkipCause.of_reason(self.reason)
+
+
+class ModelSummary(Json):
+    """What tracing found, beyond the layers themselves."""
+
+    name: str
+    spec: str
+    sha256: str | None
+    params: int
+    macs: int | None
+    rung: int
+    coverage: str
+    form: str = ""  # in which form it was trained, and why; empty in older runs, which were trained as modules
+    skipped: tuple[SkippedLayer, ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class GraphNode(Json):
+    """One operation of the traced model: a layer's module, a function, an input or the output.
+
+    ``inputs`` are the places of the nodes it reads tensors from; constants and sizes are no nodes.
+    """
+
+    op: str  # class of the module or name of the function
+    scope: str = ""  # path of the module it is, or in whose forward it is called
+    layers: tuple[str, ...] = ()  # those whose weights it uses
+    place: str = ""  # file and line, of layers
+    inputs: tuple[int, ...] = ()
+
+
+class ModelGraph(Json):
+    """What the model looks like, in the order of its operations: all that a picture of it needs."""
+
+    schema_version: Literal[1]
+    nodes: tuple[GraphNode, ...]
+
+
+class DataSummary(Json):
+    """Which data the sweep saw. ``stand_in``: not the user's, so the pattern is only as good as the likeness."""
+
+    description: str
+    name: str = ""  # as given to --data
+    stand_in: bool
+    score: Literal["accuracy", "loss"]
+    scored_on: Literal["test", "train"]
+    sha256: str  # of the tensors; of the first batches where the data come through a loader
+
+
+class Forecast(Json):
+    """How far thresholds can travel at an alpha as it was given, and the share of the initial weights within reach."""
+
+    alpha: float
+    travel: float
+    pruned: float
+    layers: dict[str, float] = {}
+
+
+class Manifest(Json):
+    """Who wrote a run folder, from what, with which versions."""
+
+    tool: Literal["dst-analyze"] = "dst-analyze"
+    schema_version: Literal[3] = SCHEMA
+    versions: dict[str, str]
+    model: ModelSummary
+    data: DataSummary
+    steps: int
+    warm_up: int = 0  # steps before these, dense, from which all trials of a seed start
+    reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
+    optimizer: str
+    clock: float = 1.0
+    unit: Unit = "one"  # of thresholds
+    on_collapse: OnCollapse = "reset"
+    gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
+    device: str = "cpu"
+    first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one
+    forecast: tuple[Forecast, ...] = ()
+    warning: str = ""
+    threads: int  # per trial: torch adds in another order with another number of them
+
+
+@dataclass(frozen=True)
+class TrialOutput:
+    """All that a trial leaves: ``readings`` by step and layer, ``steps`` of the model, ``masks`` packed."""
+
+    result: TrialResult
+    readings: pd.DataFrame
+    steps: pd.DataFrame
+    masks: bytes | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well.
+
+    ``alphas`` are those that count, weakest first; ``targets`` says which was found for which ratio, if they were
+    searched. Trials of other alphas, tried on the way, stand in ``trials`` only. The frame's column ``control`` tells
+    trials on shuffled labels from the others.
+    """
+
+    folder: Path
+    config: SweepConfig
+    manifest: Manifest
+    layers: pd.DataFrame
+    trials: tuple[TrialResult, ...]
+    frame: pd.DataFrame
+    steps: pd.DataFrame  # of the whole model: loss, score and share left by trial and step; alpha is NaN for dense
+    seconds: float  # of all trials together
+    alphas: tuple[float, ...]
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return all(trial.status == "done" for trial in self.trials)
+
+    @property
+    def dense(self) -> TrialResult:
+        return next(trial for trial in self.trials if trial.alpha is None)
+
+    def at(self, alpha: float) -> list[TrialResult]:
+        """The trials of one alpha that ended well, controls apart."""
+        return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
+
+    def does_the_task(self, trial: TrialResult) -> bool:
+        """Whether a trial scores nearly as well as the dense model; where the score is a loss, it is not known."""
+        reached, dense = trial.score, self.dense.score
+        if self.manifest.data.score == "loss" or reached is None or dense is None:
+            return True
+        return reached >= WORKING * dense
+
+    @property
+    def probed(self) -> tuple[float, ...]:
+        """Alphas that the search tried and did not need."""
+        tried = {trial.alpha for trial in self.trials if trial.alpha is not None}
+        return tuple(sorted(tried - set(self.alphas)))
+
+    def remaining(self, alpha: float) -> float | None:
+        """The model's remaining ratio at one alpha, mean over seeds."""
+        return _mean([trial.remaining for trial in self.at(alpha)])
+
+    def score(self, alpha: float) -> float | None:
+        return _mean([trial.score for trial in self.at(alpha)])
+
+    @property
+    def budget_saved(self) -> float | None:
+        """The share of all steps that ending early has saved; None where nobody asked for it."""
+        if not self.config.until_stable:
+            return None
+        return 1 - sum(trial.steps for trial in self.trials) / (self.manifest.steps * len(self.trials))
+
+
+def late(frame: pd.DataFrame) -> pd.DataFrame:
+    """The readings of the last quarter of each trial: a single last reading depends on when a reset fired."""
+    trial = [key for key in ("alpha", "seed", "control") if key in frame]
+    last = frame.groupby(trial)["step"].transform("max") if trial else frame["step"].max()
+    return frame[frame["step"] > 0.75 * last]
+
+
+def alpha_label(alpha: float) -> str:
+    """``0.0001`` as ``1e-4``: short, and every digit there."""
+    if 0.1 <= alpha < 1000:
+        return f"{alpha!r}"
+    return f"{Decimal(repr(alpha)).normalize():e}"
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,1 @@
+"""A coupling, a ranking and a budget become a `SlimPlan`: widths, with reasons."""

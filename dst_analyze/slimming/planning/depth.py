@@ -1,0 +1,181 @@
+"""Depth: residual branches that a sweep left near empty are proposed for removal, never removed.
+
+Where two values are added that come from one value further up, either way from there is a branch: without it the other
+one remains. A branch is near empty if every path through it passes a layer that kept next to nothing in every trial.
+It still adds its last bias, or what a norm makes of nothing, so leaving it out is a change to be trained and judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_any
+
+from dst_analyze.channels.coupling import example_tensors
+from dst_analyze.channels.rule_call import op_name, place_of
+from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.slimming.planning.plan_types import EmptyBranch
+
+NEAR_EMPTY = 0.02
+"""The largest share of its weights that an empty layer keeps, in any trial: thresholds of a layer are set back when it
+is down to 1 % (the paper's 99 %), so an empty layer is seen a little above that."""
+
+
+# They take the size or the type of a tensor, and nothing of what is in it.
+_MADE_LIKE = ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor", "zeros_like", "ones_like", "empty_like")
+
+
+def empty_branches(traced: TracedModel, ratios: Sequence[Mapping[str, float]]) -> tuple[EmptyBranch, ...]:
+    """Residual branches near empty in every trial; ``ratios``: remaining ratio by layer, one mapping per trial."""
+    if traced.graph_module is None or not ratios:
+        return ()
+    most = {layer.name: max(trial.get(layer.name, 1.0) for trial in ratios) for layer in traced.layers}
+    empty = {name: share for name, share in most.items() if share <= NEAR_EMPTY}
+    return tuple(_Paths(traced, traced.graph_module).proposals(empty)) if empty else ()
+
+
+class _Paths:
+    """Where values come from in a graph, and which layers they pass."""
+
+    def __init__(self, traced: TracedModel, module: fx.GraphModule) -> None:
+        self._traced, self._module = traced, module
+        shapes = _Shapes(module)
+        with preserved(module), looking(), torch.no_grad():
+            module.eval()
+            shapes.run(*example_tensors(traced))
+        self._shapes, self._carriers = shapes.found, shapes.carriers
+        self._order = {node: index for index, node in enumerate(module.graph.nodes)}
+        self._names = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
+        # Of every node: what it is computed from, as far as the model's inputs have a part in it.
+        self._above: dict[fx.Node, frozenset[fx.Node]] = {}
+        self._weights: dict[fx.Node, frozenset[str]] = {}  # layers that a value made of parameters alone holds
+        for node in module.graph.nodes:
+            self._trace(node)
+
+    def proposals(self, empty: Mapping[str, float]) -> Iterator[EmptyBranch]:
+        for node in self._module.graph.nodes:
+            for branch in self._branches(node):
+                if not self._open(node, branch, empty):
+                    yield self._described(node, branch, empty)
+                    break  # without the one branch the other one has to stay
+
+    def _trace(self, node: fx.Node) -> None:
+        inputs = [above for above in node.all_input_nodes if above in self._above]
+        if node.op == "placeholder" or inputs:
+            self._above[node] = frozenset({node}).union(*(self._above[above] for above in inputs))
+        else:
+            own = {self._names[str(node.target)]} if str(node.target) in self._names else set()
+            self._weights[node] = frozenset(own).union(*(self._weights[above] for above in node.all_input_nodes))
+
+    def _branches(self, node: fx.Node) -> list[frozenset[fx.Node]]:
+        """The ways to an addition from where its two values part, the longer first; both must be of its shape."""
+        if node.op not in ("call_function", "call_method") or op_name(node, None) != "add" or len(node.args) < 2:
+            return []
+        a, b = node.args[:2]
+        if not (isinstance(a, fx.Node) and isinstance(b, fx.Node) and a in self._above and b in self._above):
+            return []
+        common = [above for above in self._above[a] & self._above[b] if above in self._shapes]
+        if a is b or not common or not self._shapes.get(a) == self._shapes.get(b) == self._shapes.get(node):
+            return []
+        parting = max(common, key=self._order.__getitem__)
+        ways = [
+            frozenset(n for n in self._above[end] if parting in self._above[n] and n is not parting) for end in (a, b)
+        ]
+        return sorted((way for way in ways if way), key=len, reverse=True)
+
+    def _open(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> bool:
+        """Whether some path through a branch passes no empty layer; what is written by index is not followed."""
+        if any(self._writes(user) for step in branch for user in step.users):
+            return True
+        reached: set[fx.Node] = set()
+        for step in sorted(branch & self._carriers, key=self._order.__getitem__):
+            sources = [above for above in step.all_input_nodes if above in self._above and above in self._carriers]
+            entered = any(above in reached or above not in branch for above in sources)
+            if entered and not self._closes(step, empty):
+                reached.add(step)
+        return any(above in reached for above in node.all_input_nodes)
+
+    def _writes(self, node: fx.Node) -> bool:
+        value = node.args[2] if op_name(node, None) == "setitem" and node.op == "call_function" else None
+        return isinstance(value, fx.Node) and value in self._above and value in self._carriers
+
+    def _closes(self, node: fx.Node, empty: Mapping[str, float]) -> bool:
+        """Whether next to nothing gets through a node: of a recurrent layer or a sum of weights, all must be empty."""
+        layers = self._layers(node)
+        if node.op == "call_module" and isinstance(self._submodule(node), nn.MultiheadAttention):
+            return any(layer in empty for layer in layers)
+        return bool(layers) and all(layer in empty for layer in layers)
+
+    def _layers(self, node: fx.Node) -> list[str]:
+        """The layers whose weights a node multiplies by."""
+        if node.op == "call_module":
+            names = (f"{node.target}.{name}" for name, _ in self._submodule(node).named_parameters())
+            return [self._names[name] for name in names if name in self._names]
+        above = (self._weights.get(source, frozenset()) for source in node.all_input_nodes)
+        return sorted(frozenset[str]().union(*above))
+
+    def _submodule(self, node: fx.Node) -> nn.Module:
+        return self._module.get_submodule(str(node.target))
+
+    def _described(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> EmptyBranch:
+        alone = self._alone(node, branch)
+        layers = list(dict.fromkeys(layer for step in alone for layer in self._layers(step)))
+        elsewhere = {layer for other in self._order if other not in alone for layer in self._layers(other)}
+        gone = [layer for layer in layers if layer not in elsewhere]
+        return EmptyBranch(
+            add=node.name,
+            place=place_of(node, type(self._traced.model)),
+            layers=tuple(gone),
+            empty={layer: round(empty[layer], 4) for layer in layers if layer in empty},
+            params=sum(tensor.numel() for tensor in self._saved(alone)),
+            macs=sum(layer.macs for layer in self._traced.layers if layer.name in gone),
+        )
+
+    def _alone(self, node: fx.Node, branch: frozenset[fx.Node]) -> list[fx.Node]:
+        """Of a branch, in order, what nothing else reads."""
+        alone: set[fx.Node] = {node}
+        for step in sorted(branch, key=self._order.__getitem__, reverse=True):
+            if alone.issuperset(step.users):
+                alone.add(step)
+        return sorted(alone - {node}, key=self._order.__getitem__)
+
+    def _saved(self, alone: Iterable[fx.Node]) -> list[nn.Parameter]:
+        """Parameters that only these nodes use."""
+        mine = set(alone)
+        used = {id(p): p for step in mine for p in self._parameters(step)}
+        for other in self._order:
+            if other not in mine and not (other.op == "get_attr" and mine.issuperset(other.users)):
+                for parameter in self._parameters(other):
+                    used.pop(id(parameter), None)
+        return list(used.values())
+
+    def _parameters(self, node: fx.Node) -> list[nn.Parameter]:
+        if node.op == "call_module":
+            return list(self._submodule(node).parameters())
+        direct = [source for source in (node, *node.all_input_nodes) if source.op == "get_attr"]
+        values = [attrgetter(str(source.target))(self._module) for source in direct]
+        return [value for value in values if isinstance(value, nn.Parameter)]
+
+
+class _Shapes(fx.Interpreter):
+    """Which nodes are tensors, and of what shape; ``carriers`` hold tensors that hold more than a size or a type."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.extra_traceback = False
+        self.found: dict[fx.Node, tuple[int, ...]] = {}
+        self.carriers: set[fx.Node] = set()
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            self.found[n] = tuple(result.shape)
+        made = op_name(n, None) if n.op in ("call_function", "call_method") else ""
+        if tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result) and made not in _MADE_LIKE:
+            self.carriers.add(n)
+        return result

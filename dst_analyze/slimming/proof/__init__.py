@@ -1,0 +1,1 @@
+"""A plan becomes a `Verification`: candidates of the same size, trained alike."""

@@ -1,0 +1,100 @@
+"""The models a suggestion is tried against: the dense one, and others of the same size made without its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from dst_analyze.channels.groups import Coupling
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
+from dst_analyze.slimming.planning.plan_types import DENSE, FAN_IN, RANDOM, SLIM, UNIFORM, SlimPlan
+from dst_analyze.slimming.planning.suggest import null_evidence, plan_widths
+from dst_analyze.slimming.surgery.build import slim
+from dst_analyze.sweep.training.trial import ModelSource
+
+ALIKE = ", which here gives the same widths"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way of making a model; ``plan`` is None for the dense one."""
+
+    name: str
+    about: str
+    plan: SlimPlan | None
+
+
+def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> list[Contender]:
+    """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
+    # By the budget the suggestion was made for; each as large as the suggestion came out.
+    counted = [name for name in plan.asked if name != "latency"] or ["params"]
+    asked = {name: plan.reached[name] for name in counted}
+    # What the user asked for holds for all; that some layers are unclear or needed is the suggestion's own evidence.
+    limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
+
+    def of(evidence: Evidence) -> SlimPlan:
+        return plan_widths(traced, coupling, evidence, rule="density", limits=limits, asked=asked)
+
+    rng = np.random.default_rng(0)
+    chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}
+    equal = {g.name: GroupEvidence.equal(g.width) for g in coupling.removable}
+    found = [
+        Contender(DENSE, "the model as it is", None),
+        Contender(SLIM, "the suggestion", plan),
+        Contender(UNIFORM, "every group thinned alike", of(equal)),
+        Contender(RANDOM, "groups thinned at random", of(chance)),
+    ]
+    if record is not None:
+        found.append(
+            Contender(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
+        )
+    widths = _widths(plan)
+    alike = [c.name for c in found if c.name != SLIM and c.plan is not None and _widths(c.plan) == widths]
+    return [replace(c, about=f"{c.about}{ALIKE}") if c.name in alike else c for c in found]
+
+
+def _widths(plan: SlimPlan) -> dict[str, int]:
+    return {group.group: group.new_width for group in plan.groups}
+
+
+class Flat(nn.Module):
+    """A graph that takes tensors only, called as the model it was made from."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        return self.graph(*Inputs(args, kwargs).tensors())
+
+
+def fresh(contender: Contender, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
+    """A contender with untrained weights, drawn from the seed that is set.
+
+    Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
+    their own initialisation would have: thinned models start on equal terms with the dense one.
+    """
+    dense = source.untrained()
+    if contender.plan is None:
+        return dense
+    built = slim(traced, contender.plan.removal, coupling=coupling, weights=dense)
+    with torch.no_grad():
+        for name, factor in _factors(coupling, dict(built.named_parameters())).items():
+            built.get_parameter(name).mul_(factor)
+    return Flat(built)
+
+
+def _factors(coupling: Coupling, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    ratios: dict[str, float] = {}
+    for member in {member for group in coupling.groups for member in group.members if member.role == "reads"}:
+        if member.name in parameters:
+            before = coupling.parameters[member.name].shape[member.dim]
+            ratios[member.name] = ratios.get(member.name, 1.0) * before / parameters[member.name].shape[member.dim]
+    return {name: ratio**0.5 for name, ratio in ratios.items()}

@@ -1,0 +1,209 @@
+"""The proof of a suggestion: it is trained from scratch beside the dense model and others of its own size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.groups import Coupling
+from dst_analyze.errors import DstError, FolderError, OptionError
+from dst_analyze.model.graph.trace_graph import trace_graph
+from dst_analyze.run.atomic_io import write_bytes
+from dst_analyze.run.events import Emit, Notice, ProofStarted, ProofTrained, nobody
+from dst_analyze.run.reader import read_json
+from dst_analyze.run.record import Json, SweepRecord
+from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
+from dst_analyze.slimming.proof.candidates import Contender, contenders, fresh
+from dst_analyze.slimming.proof.timing import milliseconds
+from dst_analyze.sweep.engines.engine import Engine, Inline
+from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.training.train import DivergedError, evaluate
+from dst_analyze.sweep.training.trial import Task, seeded, trained_model
+
+
+class _Scored(Json):
+    """One training of one contender, as it is kept."""
+
+    plan: str
+    steps: int
+    score: float | None
+
+
+@dataclass(frozen=True)
+class Match:
+    """One training of one contender, for an engine to run. The coupling is not sent along: it is found anew there."""
+
+    contender: Contender
+    seed: int
+    coupling: Coupling | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.contender.name}, seed {self.seed}"
+
+    def run(self, task: Task, emit: Emit) -> Outcome:
+        if task.traced.graph_module is None:  # it was left behind, see `parcel.Parcel`
+            graph = trace_graph(task.traced.model, task.traced.inputs)
+            task = replace(task, traced=replace(task.traced, graph=graph))
+        return Outcome(self, trained_score(task, self.coupling or couple(task.traced), self.contender, self.seed))
+
+    def failed(self, reason: str, seconds: float) -> Outcome:
+        return Outcome(self, None, reason)
+
+    def again(self, reason: str) -> Notice:
+        return Notice(f"{self.name} starts again: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Match, (self.contender, self.seed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a match ended: with a score, diverged (None), or not at all, for a ``reason``."""
+
+    match: Match
+    score: float | None
+    reason: str = ""
+
+
+def verify_plan(
+    task: Task,
+    plan: SlimPlan,
+    *,
+    record: SweepRecord | None = None,
+    seeds: int = 3,
+    keep_in: Path | None = None,
+    engine: Engine | None = None,
+    listener: Emit = nobody,
+) -> Verification:
+    """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare.
+
+    With ``keep_in`` every training that has ended is kept in that folder, and not repeated. They are run by an
+    ``engine``, as trials are, with the same results whatever it is: without one, one after the other in this process.
+    """
+    if seeds < 1:
+        raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
+    coupling = couple(task.traced)
+    found = contenders(task.traced, coupling, record, plan)
+    scores: dict[tuple[str, int], float | None] = {}
+
+    def count(match: Match, score: float | None) -> None:
+        scores[match.contender.name, match.seed] = score
+        listener(ProofTrained(match.contender.name, match.seed, score))
+
+    engine = engine or Inline()
+    matches = [Match(contender, seed, coupling) for seed in range(seeds) for contender in found]
+    kept = {match.name: there for match in matches if (there := _kept(keep_in, match, task.steps))}
+    listener(ProofStarted(len(matches), len(kept), task.steps, engine.jobs))
+    for match in matches:
+        if match.name in kept:
+            count(match, kept[match.name].score)
+    missing = [match for match in matches if match.name not in kept]
+    with closing(engine.run(task, missing, listener)) as outcomes:
+        for outcome in outcomes:
+            if outcome.reason:
+                raise DstError(
+                    f"the training of {outcome.match.name} failed: {outcome.reason}",
+                    hint="what has been trained is kept: the same command goes on from there" if keep_in else "",
+                )
+            if keep_in is not None:
+                _keep(keep_in, outcome.match, task.steps, outcome.score)
+            count(outcome.match, outcome.score)
+    with torch_threads(task.threads):
+        costs = dict(zip((c.name for c in found), _measured(task, coupling, found), strict=True))
+    return Verification(
+        score="accuracy" if task.accuracy else "loss",
+        steps=task.steps,
+        seeds=tuple(range(seeds)),
+        entries=tuple(
+            Entry(
+                name=c.name,
+                about=c.about,
+                params=c.plan.new_params if c.plan else plan.params,
+                macs=c.plan.new_macs if c.plan else plan.macs,
+                latency_ms=costs[c.name][0],
+                memory=costs[c.name][1],
+                scores=tuple(scores[c.name, seed] for seed in range(seeds)),
+            )
+            for c in found
+        ),
+    )
+
+
+def trained(task: Task, coupling: Coupling, contender: Contender, seed: int) -> nn.Module:
+    """A contender trained from scratch on the task's budget."""
+    return trained_model(task, lambda: fresh(contender, task.traced, coupling, task.source), seed)
+
+
+def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
+    """How a contender does after its training; None if it diverged."""
+    try:
+        model = trained(task, coupling, contender, seed)
+    except DivergedError:
+        return None
+    with seeded(seed):
+        loss, score, _ = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
+    return score if math.isfinite(loss) else None
+
+
+def _measured(task: Task, coupling: Coupling, found: Sequence[Contender]) -> Iterator[tuple[float, int]]:
+    """Milliseconds of a forward pass over one batch (the median of rounds in which each has its turn), and memory."""
+    batch = task.device.moved(next(iter(task.train_data.once())))
+    objective = task.objective(task.traced.model)
+    inputs = objective.inputs(batch)
+    with seeded(0):
+        models = [fresh(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
+    for model, taken in zip(models, milliseconds(models, inputs.call, task.device), strict=True):
+        yield round(taken, 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
+
+
+def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
+    """Bytes of weights, and of what autograd keeps for the backward pass of one batch."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with seeded(0), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss(model.train())
+    return sum(saved.values()) + sum(p.numel() * p.element_size() for p in model.parameters())
+
+
+def _file(folder: Path, match: Match) -> Path:
+    return folder / f"{match.contender.name},seed={match.seed}.json"
+
+
+def _digest(contender: Contender) -> str:
+    """Of what is removed, which alone decides how a training goes: a reason put in other words is no other plan."""
+    text = "" if contender.plan is None else json.dumps(contender.plan.removal)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _kept(folder: Path | None, match: Match, steps: int) -> _Scored | None:
+    if folder is None:
+        return None
+    try:
+        kept = read_json(_file(folder, match), _Scored)
+    except FolderError:
+        return None
+    return kept if kept.plan == _digest(match.contender) and kept.steps == steps else None
+
+
+def _keep(folder: Path, match: Match, steps: int, score: float | None) -> None:
+    folder.mkdir(exist_ok=True)
+    scored = _Scored(plan=_digest(match.contender), steps=steps, score=score)
+    write_bytes(_file(folder, match), f"{scored.model_dump_json()}\n".encode())

@@ -1,0 +1,1 @@
+"""A slim model becomes Python source that builds it."""

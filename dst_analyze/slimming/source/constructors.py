@@ -1,0 +1,171 @@
+"""The call that builds a layer, read from its attributes: torch's layers keep their arguments under their names."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from dst_analyze.model.loading.module_finder import MADE_FROM_FILE
+from dst_analyze.slimming.attention import HeadAttention
+from dst_analyze.slimming.source.literals import SourceError, is_plain, literal
+
+_RECURRENT = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+_RECURRENT_DEFAULTS = {
+    "num_layers": 1,
+    "bias": True,
+    "batch_first": False,
+    "dropout": 0.0,
+    "bidirectional": False,
+    "proj_size": 0,
+    "nonlinearity": "tanh",
+}
+_HARMLESS = {"__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters"}
+
+
+WITH_PARTS = "with_parts"
+_TORCH_LAYERS = frozenset(kind for kind in vars(nn).values() if isinstance(kind, type)) - {nn.Module}
+
+
+class Imports:
+    """What the file has to import."""
+
+    def __init__(self) -> None:
+        self._modules: set[str] = set()
+        self._names: dict[str, str] = {}  # name -> module
+
+    def module(self, name: str) -> None:
+        self._modules.add(name)
+
+    def name(self, module: str, name: str) -> str:
+        """Bring in a class or function of somebody else's by name."""
+        if not all(is_plain(part) for part in (*module.split("."), name)) or self._names.get(name, module) != module:
+            raise SourceError(f"{module}.{name} cannot be imported by a file")
+        try:
+            getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise SourceError(f"{name} cannot be imported from {module}") from error
+        if module == "__main__":
+            raise SourceError(f"{name} is defined in the running script", hint="put it into a module of its own")
+        if module.startswith(MADE_FROM_FILE):
+            hint = "put it into a module of its own beside the model file, and import it there"
+            raise SourceError(f"{name} is defined in the model file, which other files cannot import", hint=hint)
+        self._names[name] = module
+        return name
+
+    def lines(self, functional: bool) -> list[str]:
+        own = [f"from {module} import {name}" for name, module in sorted(self._names.items(), key=lambda kv: kv[::-1])]
+        torchs = [
+            "import torch",
+            "from safetensors.torch import load_file",
+            "from torch import nn",
+            *(["from torch.nn import functional as F"] if functional else []),
+        ]
+        return [*torchs, *own]
+
+    def standard(self) -> list[str]:
+        return [*(f"import {name}" for name in sorted(self._modules)), "from pathlib import Path"]
+
+
+def construct(module: nn.Module, imports: Imports) -> str:
+    """The expression that builds a layer like this one, with weights of its own."""
+    kind = _written_as(type(module))
+    if isinstance(module, HeadAttention):
+        name = "HeadAttention"
+    elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
+        return f"StochasticDepth({literal(float(module.p))}, {literal(str(module.mode))})"  # type: ignore[arg-type]
+    elif kind in _TORCH_LAYERS:
+        name = f"nn.{kind.__name__}"
+    else:
+        name = imports.name(kind.__module__, kind.__name__)
+    arguments = _recurrent(module) if isinstance(module, nn.RNNBase) else _arguments(module, kind)
+    parts: dict[str, nn.Module] = {}
+    if not name.startswith("nn.") and not isinstance(module, HeadAttention):
+        parts = _prove(module, kind, dict(arguments))
+    required = [key for key, parameter in inspect.signature(kind).parameters.items() if _is_required(parameter)]
+    if isinstance(module, nn.RNNBase):
+        required = ["input_size", "hidden_size"]
+    call = f"{name}({', '.join(literal(v) if key in required else f'{key}={literal(v)}' for key, v in arguments)})"
+    if not parts:
+        return call
+    return f"{WITH_PARTS}({call}, {', '.join(f'{key}={construct(part, imports)}' for key, part in parts.items())})"
+
+
+def _written_as(kind: type[nn.Module]) -> Any:
+    """A subclass that only builds itself differently is its torch.nn base."""
+    for cls in kind.__mro__:
+        if cls in _TORCH_LAYERS:
+            return cls
+        if any(callable(v) or isinstance(v, property) for key, v in vars(cls).items() if key not in _HARMLESS):
+            return kind
+    return kind
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    positional = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY)
+    return positional and parameter.default is parameter.empty
+
+
+def _arguments(module: nn.Module, kind: type[nn.Module]) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, parameter in inspect.signature(kind).parameters.items():
+        if (
+            key in ("device", "dtype")
+            or key.startswith("_")
+            or parameter.kind
+            in (
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            )
+        ):
+            continue
+        if not hasattr(module, key):
+            if _is_required(parameter):
+                raise SourceError(f"a {kind.__name__} does not say which {key} it was built with")
+            continue
+        value = _simple(module, key, getattr(module, key))
+        if parameter.default is parameter.empty or value != parameter.default:
+            found.append((key, value))
+    return found
+
+
+def _simple(module: nn.Module, key: str, value: Any) -> Any:
+    if key == "bias":
+        return value is not None and value is not False
+    if isinstance(value, torch.Tensor):
+        raise SourceError(f"a {type(module).__name__} was built with a tensor as its {key}")
+    if isinstance(module, nn.modules.conv._ConvNd) and isinstance(value, tuple) and len(set(value)) == 1:
+        return value[0]
+    return value
+
+
+def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any]]:
+    extra = {"LSTM": ("proj_size",), "RNN": ("nonlinearity",)}.get(type(module).__name__, ())
+    found = [(key, getattr(module, key)) for key in (*_RECURRENT, *extra)]
+    return [(key, value) for key, value in found if key not in _RECURRENT_DEFAULTS or value != _RECURRENT_DEFAULTS[key]]
+
+
+def _prove(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
+    """A stranger's class: build one here, to see that its attributes do say how; but for the parts that this returns.
+
+    An activation inside of a norm, say: an argument decided on it, under a name that no attribute has.
+    """
+    try:
+        twin = kind(**arguments)
+    except Exception as error:
+        raise SourceError(f"a {kind.__name__} cannot be built from its attributes: {error}") from error
+    theirs = dict(twin.named_children())
+    parts = {
+        key: part
+        for key, part in module.named_children()
+        if is_plain(key) and key in theirs and repr(part) != repr(theirs[key])
+    }
+    for key, part in parts.items():
+        setattr(twin, key, part)
+    same = [{name: tuple(t.shape) for name, t in m.state_dict().items()} for m in (module, twin)]
+    if same[0] != same[1] or repr(module) != repr(twin):
+        raise SourceError(f"a {kind.__name__} built from its attributes is another one")
+    return parts

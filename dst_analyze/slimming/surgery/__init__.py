@@ -1,0 +1,1 @@
+"""A traced model and the channels to remove become a smaller model."""

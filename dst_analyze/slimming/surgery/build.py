@@ -1,0 +1,290 @@
+"""`slim`: the traced graph with fewer channels, as an ordinary module with the trained weights that are left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+from torch.fx.node import map_aggregate
+
+from dst_analyze.channels.coupling import couple, example_tensors
+from dst_analyze.channels.groups import Coupling, Mask
+from dst_analyze.channels.tensors import canonical_names, named_tensors
+from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.graph.dead_code import sweep
+from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.slimming.surgery.cut_shapes import Slimming
+from dst_analyze.slimming.surgery.fit_calls import Site, fit_call
+from dst_analyze.slimming.surgery.fit_modules import fit_module
+
+# Group by name -> places of the units to remove, counted within the group.
+Removal = Mapping[str, Collection[int]]
+
+
+def slim(
+    traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None, weights: nn.Module | None = None
+) -> fx.GraphModule:
+    """The model without some of its channels; the user's own is not touched.
+
+    ``weights``: take the tensors from this module (same names) instead of from the traced model. The result takes the
+    example's tensors, in their order, and returns plain tuples, lists and dicts, as the traced graph does.
+    """
+    if traced.graph_module is None:
+        raise ModelError(
+            "the model has no graph, so its channels cannot be told apart",
+            place=next((opaque.place for opaque in traced.graph.opaque), ""),
+            hint="`dst-analyze inspect` says what the tracer could not follow",
+        )
+    coupling = coupling or couple(traced)
+    slimming = Slimming(coupling, kept_units(coupling, removal))
+    with preserved(), looking(), torch.no_grad():
+        built = _assembled(traced.graph_module, slimming, weights)
+        built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
+        _Fitter(built, slimming).run(*example_tensors(traced))
+        for node in built.graph.nodes:
+            _restore_training(node, built)
+        _free_devices(built.graph, traced.inputs.tensors())
+        sweep(built.graph)
+        built.delete_all_unused_submodules()
+        _reorder(built, traced.model)
+        built.graph.lint()
+        built.recompile()
+    return built.train(traced.model.training)
+
+
+def kept_units(coupling: Coupling, removal: Removal) -> Mask:
+    """A mask over all units, after the removal is found to be possible."""
+    keep = np.ones(coupling.unit_count, np.bool_)
+    groups = {group.name: group for group in coupling.groups}
+    for name, places in removal.items():
+        if name not in groups:
+            raise OptionError(
+                f"there is no group of channels {name!r}", hint=f"groups are {', '.join(list(groups)[:5])} ..."
+            )
+        group = groups[name]
+        if not places:
+            continue
+        if not group.removable:
+            reason = group.frozen[0].describe() if group.frozen else "all of it leaves together"
+            raise OptionError(f"channels of {name!r} cannot be removed: {reason}")
+        if not set(places) <= set(range(group.width)):
+            raise OptionError(f"group {name!r} has units 0 to {group.width - 1}, not {max(places)}")
+        if group.width - len(set(places)) < group.floor:
+            gone = len(set(places))
+            raise OptionError(f"{gone} of {name!r}'s {group.width} units are to be removed: {group.floor} have to stay")
+        keep[[group.units[place] for place in places]] = False
+    return keep
+
+
+def silenced(traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None) -> fx.GraphModule:
+    """The whole traced graph, the removed channels' weights zero wherever they are made, shifted or read.
+
+    Where removal can be exact (`Group.inexact` is empty), it computes what `slim` computes: the measure of both.
+    """
+    assert traced.graph_module is not None
+    coupling = coupling or couple(traced)
+    module, keep = copy.deepcopy(traced.graph_module), kept_units(coupling, removal)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    with torch.no_grad():
+        for name, layout in coupling.parameters.items():
+            for dim in range(len(layout.shape)) if name in parameters else ():
+                gone = np.flatnonzero(~layout.kept(keep, dim))
+                parameters[name].index_fill_(dim, torch.from_numpy(gone).to(parameters[name].device), 0)
+    return module
+
+
+def planned_shapes(coupling: Coupling, removal: Removal) -> dict[str, tuple[int, ...]]:
+    """The shape each parameter and buffer that carries channels will have."""
+    keep = kept_units(coupling, removal)
+    return {name: layout.shape_after(keep) for name, layout in coupling.parameters.items()}
+
+
+def first_difference(
+    module: fx.GraphModule, traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None
+) -> str:
+    """The first node of a slim model whose result does not have the planned shape; empty if there is none."""
+    coupling = coupling or couple(traced)
+    try:
+        with preserved(module), torch.no_grad():
+            _Checker(module.eval(), Slimming(coupling, kept_units(coupling, removal))).run(*example_tensors(traced))
+    except ShapeError as error:
+        return error.cause
+    return ""
+
+
+class ShapeError(ModelError):
+    """A node of the slim graph computes a shape other than planned."""
+
+
+# --- assembling -------------------------------------------------------------------------------------------------
+
+
+def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
+    """The graph and everything it refers to, tensors cut."""
+    graph = fx.Graph()
+    output = graph.graph_copy(source.graph, {})
+    graph.output(output)
+    for old, new in zip(source.graph.nodes, graph.nodes, strict=True):
+        new.name = old.name  # the coupling knows nodes by name
+    memo = _cut_tensors(source, slimming, weights)
+    attributes: dict[str, Any] = {}
+    was: dict[str, dict[str, Any]] = {}
+    for target in dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")):
+        value: Any = source
+        for part in target.split("."):
+            value = getattr(value, part)
+        attributes[target] = copy.deepcopy(value, memo)
+        if isinstance(value, torch.Tensor) and value.shape != attributes[target].shape:
+            was[target] = {"shape": tuple(value.shape)}
+    built = fx.GraphModule(attributes, graph, class_name=f"Slim{type(source).__name__}")
+    built.meta["was"] = was  # what the source will remark upon
+    return built.eval()
+
+
+def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> dict[int, Any]:
+    """By the identity of each of the source's tensors, what takes its place."""
+    names = canonical_names(source)
+    given = dict(named_tensors(weights)) if weights is not None else {}
+    memo: dict[int, Any] = {}
+    for name, tensor in named_tensors(source):
+        if id(tensor) in memo:
+            continue
+        data = given.get(name, tensor).detach()
+        if (layout := slimming.coupling.parameters.get(names[name])) is not None:
+            for dim in (dim for dim in range(data.ndim) if layout.axes[dim]):
+                kept = torch.from_numpy(np.flatnonzero(layout.kept(slimming.keep, dim)))
+                data = data.index_select(dim, kept.to(data.device))
+        data = data.clone()
+        memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
+    return memo
+
+
+def _reorder(module: nn.Module, like: nn.Module | None) -> None:
+    """Parts in the order the user's model has them: a state dict reads the same, and so does the source."""
+    place = {name: i for i, name in enumerate(like._modules)} if like is not None else {}
+    module._modules = dict(sorted(module._modules.items(), key=lambda item: place.get(item[0], len(place))))
+    for name, child in module._modules.items():
+        if child is not None:
+            _reorder(child, like._modules.get(name) if like is not None else None)
+
+
+_DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
+
+
+def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
+    """The trace shows eval mode: a functional dropout that was off for that reason follows the mode again."""
+    name = getattr(node.target, "__name__", "")
+    if node.op != "call_function" or name not in _DROPOUTS or node.target.__module__ != "torch.nn.functional":
+        return
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", True)
+    if training is not False:
+        return
+    with module.graph.inserting_before(node):
+        mode = module.graph.create_node("get_attr", "training")
+    if len(node.args) > 2:
+        node.update_arg(2, mode)
+    else:
+        node.update_kwarg("training", mode)
+
+
+def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
+    """Where the trace has the example's device built in (``.to(device)``), it is the input's: models are moved."""
+    if not inputs:
+        return
+    here, places = inputs[0].device, [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(places[-1]):
+        # Swept away again where nobody asks for it.
+        free = graph.create_node("call_function", getattr, (places[0], "device"), name="device")
+
+    def follow(value: Any) -> Any:
+        return free if isinstance(value, torch.device) and value == here else value
+
+    for node in graph.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, follow), map_aggregate(node.kwargs, follow)
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------
+
+
+class _Checker(fx.Interpreter):
+    """Runs a slim graph and stops at the first shape that is not as planned."""
+
+    def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
+        super().__init__(module)
+        self.slimming = slimming
+        self.extra_traceback = False
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        n.meta["is_tensor"] = isinstance(result, torch.Tensor)
+        if n.op != "output":
+            self._check(n, result)
+        return result
+
+    def _check(self, n: fx.Node, result: Any) -> None:
+        layout = self.slimming.layout(n)
+        if n.op == "placeholder" or layout is None:
+            return
+        expected, actual = self.slimming.expected(layout), _shapes(result)
+        if expected != actual:
+            raise ShapeError(
+                f"{n.name} ({n.op} {n.target}) computes {actual} where {expected} was planned",
+                hint="this is a defect of dst-analyze: please report it with the model",
+            )
+
+
+class _Fitter(_Checker):
+    """Runs the graph on the example, fitting each node before it runs."""
+
+    def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
+        super().__init__(module, slimming)
+        self._fitted: dict[int, nn.Module] = {}  # a layer called twice is fitted once
+        self.was: dict[str, dict[str, Any]] = module.meta["was"]
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op == "call_module":
+            self._fit_module(n)
+        elif n.op in ("call_function", "call_method"):
+            fit_call(Site(n, self.slimming, lambda value: fx.map_arg(value, self.env.__getitem__)))
+        return super().run_node(n)
+
+    def _fit_module(self, n: fx.Node) -> None:
+        args, _ = self.fetch_args_kwargs_from_env(n)
+        path = str(n.target)
+        module = self.module.get_submodule(path)
+        if id(module) in self._fitted:
+            return
+        before = _facts(module)
+        fitted = fit_module(module, n, args, self.slimming)
+        self._fitted |= {id(module): module, id(fitted): fitted}
+        if fitted is not module:
+            parent, _, name = path.rpartition(".")
+            setattr(self.module.get_submodule(parent), name, fitted)
+            self.submodules[path] = fitted
+        now = _facts(fitted)
+        if was := {key: value for key, value in before.items() if now.get(key, value) != value}:
+            self.was[path] = was
+
+
+def _facts(module: nn.Module) -> dict[str, Any]:
+    """The numbers a layer is built with."""
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if not key.startswith("_") and isinstance(value, int | tuple) and not isinstance(value, bool)
+    }
+
+
+def _shapes(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, list | tuple):
+        return tuple(_shapes(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _shapes(item) for key, item in value.items()}
+    return None

@@ -1,0 +1,275 @@
+"""Calls fitted to the widths that are left: sizes, borders and counts written into the graph's arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from dst_analyze.channels.groups import Layout
+from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
+from dst_analyze.channels.rules.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE
+from dst_analyze.slimming.surgery.cut_shapes import Slimming
+
+
+@dataclass(frozen=True)
+class Site:
+    """One node of the slim graph about to run, with what its arguments are worth."""
+
+    node: fx.Node
+    slimming: Slimming
+    values: Callable[[Any], Any]  # of an argument: nodes replaced by their values
+
+    @property
+    def expected(self) -> Any:
+        return self.slimming.expected(self.slimming.layout(self.node))
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        return self.node.args[position] if len(self.node.args) > position else self.node.kwargs.get(name, default)
+
+    def set(self, position: int, name: str, value: Any) -> None:
+        if len(self.node.args) > position:
+            self.node.update_arg(position, value)
+        else:
+            self.node.update_kwarg(name, value)
+
+    def old(self, value: Any) -> Any:
+        """What an argument was worth before anything was removed."""
+        return self.slimming.coupling.numbers.get(value.name) if isinstance(value, fx.Node) else value
+
+    def input_layout(self) -> Layout | None:
+        first = self.node.args[0] if self.node.args else next(iter(self.node.kwargs.values()), None)
+        layout = self.slimming.layout(first) if isinstance(first, fx.Node) else None
+        return layout if isinstance(layout, Layout) else None
+
+
+Fit = Callable[[Site], None]
+_FITS: dict[str, Fit] = {}
+
+
+def _fits(*names: str) -> Callable[[Fit], Fit]:
+    def enter(fit: Fit) -> Fit:
+        _FITS.update(dict.fromkeys(names, fit))
+        return fit
+
+    return enter
+
+
+def fit_call(site: Site) -> None:
+    """Make the numbers in a call's arguments fit the widths that are left."""
+    effect = effect_of(rule_for(site.node, None))
+    if site.node.name in site.slimming.coupling.numbers:
+        return  # sizes among themselves: what is made of them is judged where it is used
+    if effect is Effect.ELEMENTWISE:
+        _keep_numbers(site)
+    elif (fit := _FITS.get(op_name(site.node, None))) is not None:
+        fit(site)
+
+
+def _keep_numbers(site: Site) -> None:
+    """A size used as a number (attention's 1/sqrt(d)) stays what it was: the weights were trained with it."""
+    numbers = site.slimming.coupling.numbers
+
+    def old(node: fx.Node) -> Any:
+        value = site.values(node)
+        was = numbers.get(node.name, value)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return was if plain and was != value else node
+
+    site.node.args = fx.map_arg(site.node.args, old)
+    site.node.kwargs = fx.map_arg(site.node.kwargs, old)
+
+
+def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
+    """Sizes of the axes from ``first`` on that come true: those that do are left as they are, so batches stay free.
+
+    Of those that do not, one can be left open: a computed one, rather of an axis without channels, which has a batch.
+    """
+    values = [site.values(item) for item in items]
+    wrong = [i for i, (value, size) in enumerate(zip(values, expected, strict=True)) if value not in (-1, size)]
+    result = [expected[i] if i in wrong else item for i, item in enumerate(items)]
+    computed = [i for i in wrong if isinstance(items[i], fx.Node)]
+    if infer and computed and -1 not in values:
+        layout = site.slimming.layout(site.node)
+        result[min(computed, key=lambda i: bool(layout.axes[first + i]))] = -1
+    return result
+
+
+def _sizes(site: Site, *, infer: bool, start: int = 1) -> None:
+    """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike; sizes begin at the argument ``start``."""
+    node, expected = site.node, site.expected
+    name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
+    if name is not None:
+        items = _listed(site, node.kwargs[name])
+        if items is not None:
+            node.update_kwarg(name, _fitted(site, items, expected, infer=infer))
+    elif len(node.args) > start and not isinstance(site.values(node.args[start]), int):
+        items = _listed(site, node.args[start])
+        if items is not None:
+            node.update_arg(start, _fitted(site, items, expected, infer=infer))
+    else:
+        node.args = (*node.args[:start], *_fitted(site, node.args[start:], expected, infer=infer))
+
+
+def _listed(site: Site, sizes: Any) -> list[Any] | None:
+    """Sizes one by one; None for another tensor's whole shape that is right as it is."""
+    if isinstance(sizes, fx.Node):
+        whole = site.values(sizes)
+        if not isinstance(whole, tuple | list) or tuple(whole) == tuple(site.expected):
+            return None
+        return list(whole)
+    return list(sizes)
+
+
+@_fits("view", "reshape")
+def _view(site: Site) -> None:
+    if not any(isinstance(arg, torch.dtype) for arg in site.node.args):
+        _sizes(site, infer=True)
+
+
+@_fits("expand", "broadcast_to", *METHODS_THAT_MAKE)
+def _expand(site: Site) -> None:
+    _sizes(site, infer=False)
+
+
+@_fits(*FUNCTIONS_THAT_MAKE)
+def _made(site: Site) -> None:
+    _sizes(site, infer=False, start=0)
+
+
+@_fits("unflatten")
+def _unflatten(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    dim = site.values(site.argument(1, "dim")) % len(layout.shape)
+    items = list(site.argument(2, "sizes"))
+    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
+
+
+@_fits("chunk", "split", "split_with_sizes", "tensor_split")
+def _split(site: Site) -> None:
+    """Pieces of the sizes that are left: where the call as written does not give them, a split that names them."""
+    node = site.node
+    position = 2 if len(node.args) > 2 or "dim" not in node.kwargs else None
+    dim = site.values(node.kwargs["dim"] if position is None else node.args[2] if len(node.args) > 2 else 0)
+    sizes = [shape[dim] for shape in site.expected]
+    tensor = site.values(node.args[0])
+    if op_name(node, None) != "split_with_sizes" or list(site.values(node.args[1])) != sizes:
+        natural = [] if tensor.shape[dim] != sum(sizes) else _natural(site, tensor)
+        if [piece.shape[dim] for piece in natural] != sizes:
+            node.op, node.target = "call_function", torch.split
+            node.args, node.kwargs = (node.args[0], sizes, dim), {}
+
+
+def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """What the call gives as it is written; nothing if it cannot."""
+    args, kwargs = site.values(site.node.args[1:]), site.values(dict(site.node.kwargs))
+    try:
+        if site.node.op == "call_method":
+            return getattr(tensor, str(site.node.target))(*args, **kwargs)  # type: ignore[no-any-return]
+        return site.node.target(tensor, *args, **kwargs)  # type: ignore[operator, no-any-return]
+    except RuntimeError:
+        return []
+
+
+@_fits("getitem", "setitem")
+def _getitem(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    index = site.node.args[1]
+    items = list(index) if isinstance(index, tuple) else [index]
+    dims = _dims_of(site, items, len(layout.shape))
+    changed = [
+        _moved(site, layout, dim, item) if dim is not None else item for dim, item in zip(dims, items, strict=True)
+    ]
+    if changed != items:
+        site.node.update_arg(1, tuple(changed) if isinstance(index, tuple) else changed[0])
+
+
+def _dims_of(site: Site, items: Sequence[Any], ndim: int) -> list[int | None]:
+    """The axis each item of an index is about."""
+    values = [site.values(item) for item in items]
+    widths = [
+        0 if v is None or v is ... else v.ndim if isinstance(v, torch.Tensor) and v.dtype == torch.bool else 1
+        for v in values
+    ]
+    dims: list[int | None] = []
+    dim = 0
+    for value, width in zip(values, widths, strict=True):
+        dims.append(dim if width else None)
+        dim += ndim - sum(widths) if value is ... else width
+    return dims
+
+
+def _moved(site: Site, layout: Layout, dim: int, item: Any) -> Any:
+    """A slice along an axis that lost places: its borders move."""
+    if not isinstance(item, slice) or not layout.axes[dim]:
+        return item
+    start, stop, step = slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim])
+    borders = [site.slimming.kept_before(layout, dim, place) for place in (start, stop)]
+    now = site.values(item)
+    after = int(layout.kept(site.slimming.keep, dim).sum())
+    if step != 1 or list(now.indices(after))[:2] == borders:
+        return item
+    return slice(None if item.start is None else borders[0], None if item.stop is None else borders[1], item.step)
+
+
+@_fits("narrow")
+def _narrow(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is None:
+        return
+    dim = site.values(site.argument(1, "dim")) % len(layout.shape)
+    start, length = (site.old(site.argument(i, name)) for i, name in ((2, "start"), (3, "length")))
+    if layout.axes[dim]:
+        first = site.slimming.kept_before(layout, dim, start)
+        site.set(2, "start", first)
+        site.set(3, "length", site.slimming.kept_before(layout, dim, start + length) - first)
+
+
+@_fits("layer_norm", "rms_norm")
+def _normalized_shape(site: Site) -> None:
+    items = site.argument(1, "normalized_shape")
+    if isinstance(items, fx.Node):
+        items = site.values(items)
+    expected = site.expected[len(site.expected) - len(items) :]
+    site.set(1, "normalized_shape", tuple(_fitted(site, list(items), expected, infer=False)))
+
+
+@_fits("group_norm")
+def _group_norm(site: Site) -> None:
+    layout = site.input_layout()
+    if layout is not None:
+        groups = site.old(site.argument(1, "num_groups"))
+        site.set(1, "num_groups", site.slimming.groups_left(layout, 1, groups))
+
+
+@_fits("conv1d", "conv2d", "conv3d")
+def _convolution(site: Site) -> None:
+    """A number of groups that is computed from sizes, such as that of the channels, comes out right by itself."""
+    groups = site.values(site.argument(6, "groups", 1))
+    x, weight = site.values(site.argument(0, "input")), site.values(site.argument(1, "weight"))
+    fitting = x.shape[x.ndim - weight.ndim + 1] // weight.shape[1]
+    if groups not in (1, fitting):
+        site.set(6, "groups", fitting)
+
+
+@_fits("scaled_dot_product_attention")
+def _attention(site: Site) -> None:
+    """The scale the weights were trained with, where channels of a head have left."""
+    layout = site.input_layout()
+    if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:
+        scale = site.old(site.argument(6, "scale"))
+        site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
+
+
+@_fits("arange", "linspace", "eye")
+def _counted(site: Site) -> None:
+    """A table made from sizes alone keeps the size it had."""
+    _keep_numbers(site)

@@ -1,0 +1,1 @@
+"""Whatever a user gives as data becomes `Batches`."""

@@ -1,0 +1,1 @@
+"""Jobs become their results: in this process, in worker processes, or on Ray."""

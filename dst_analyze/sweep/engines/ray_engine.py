@@ -1,0 +1,289 @@
+"""Trials as Ray tasks, on a cluster or on a Ray of this machine alone; a trial whose node is lost runs elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+
+from dst_analyze.errors import DstError, InputError, OptionError
+from dst_analyze.model.user_errors import headline
+from dst_analyze.run.events import Emit, Notice
+from dst_analyze.sweep.engines.code_bundle import Luggage
+from dst_analyze.sweep.engines.engine import run_crew
+from dst_analyze.sweep.engines.jobs import Done, Errand, Output
+from dst_analyze.sweep.engines.process_engine import ATTEMPTS, UNREAD
+from dst_analyze.sweep.engines.ray_worker import VERSIONS, Unreadable, pack, work
+from dst_analyze.sweep.engines.serialize import UNSENDABLE, Shipment
+from dst_analyze.sweep.planning.plan import Request
+from dst_analyze.sweep.training.trial import Task
+
+NODES = 4  # a trial is tried on so many nodes that are lost: on machines that are cheap because they vanish, it happens
+PATIENCE = 60.0  # seconds without any node that could run a trial
+_CONNECTING = 5.0  # seconds
+_POLL = 0.5  # seconds between two looks at whether there are nodes left
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns that its default will become this
+}
+
+# What was lost, in a user's words. Whoever is lost with a node is not to blame for it.
+_LOST: dict[type[RayError], str] = {
+    NodeDiedError: "its node was lost",
+    ObjectLostError: "its result was lost with its node",
+    OutOfMemoryError: "Ray killed its worker process, as its node's memory ran short",
+    WorkerCrashedError: "its worker process was killed or crashed",
+}
+_BLAMELESS = (NodeDiedError, ObjectLostError)
+
+
+@contextmanager
+def connected(address: str | None, cpus: int) -> Iterator[None]:
+    """Ray as this process has it already, else the cluster at an address, else one of this machine with these CPUs.
+
+    What was connected or started here is disconnected or ended afterwards.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    with _quiet():
+        try:
+            _connect(address or os.environ.get("RAY_ADDRESS") or "local", cpus)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(address: str, cpus: int) -> None:
+    alone = {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    try:
+        if address not in ("local", "auto"):
+            _knock(address)
+        ray.init(address, log_to_driver=False, configure_logging=False, **(alone if address == "local" else {}))
+    except (OSError, ValueError, RuntimeError, RayError) as error:
+        what = "Ray did not start on this machine" if address == "local" else "no Ray cluster answers there"
+        raise OptionError(
+            f"{what}: {headline(error)}",
+            place=f"--ray-address {address}",
+            hint="give HOST:PORT of a cluster's head as `ray start --head` tells it (and set RAY_AUTH_MODE=token if it "
+            "asks for a token), `auto` on a node of the cluster, or no address for a Ray of this machine alone",
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Fails within seconds where Ray's own connecting would take minutes, and end the process."""
+    if "://" in address:
+        raise ValueError("Ray Client addresses are not supported, run this on a node of the cluster")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("this is no HOST:PORT")
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING) as door:
+        door.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        if door.recv(9)[3:4] != b"\x04":  # gRPC answers a greeting and empty settings with its own settings
+            raise ConnectionError("something else than Ray listens on this port")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray tells nobody of its use, and a user of errors only, unless the user's environment says otherwise."""
+    log, before = logging.getLogger("ray"), os.environ.copy()
+    level = log.level
+    log.setLevel(logging.ERROR)
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for name in _QUIET.keys() - before.keys():
+            os.environ.pop(name, None)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a trial takes of a node."""
+
+    cpus: int
+    gpus: int
+
+    @classmethod
+    def of(cls, task: Task) -> Needs:
+        """As many CPUs as the trial has threads, or as the largest node has: a trial for which no node is large enough
+        would wait forever, one with more threads than CPUs is only slower."""
+        gpus = int(task.device.name == "cuda")
+        largest = max((int(node.get("CPU", 0)) for node in _nodes() if node.get("GPU", 0) >= gpus), default=0)
+        if not largest:
+            raise OptionError(
+                f"no node of the Ray cluster has {'a GPU and a CPU' if gpus else 'a CPU'} to train on",
+                place="--engine ray",
+                hint="start nodes that have, then again" + (", or --device cpu" if gpus else ""),
+            )
+        return cls(min(task.threads, largest), gpus)
+
+    def fitting(self) -> int:
+        """How many such trials fit on the nodes there are now."""
+        return sum(
+            min(int(node.get("CPU", 0)) // self.cpus, int(node.get("GPU", 0)) if self.gpus else 1 << 30)
+            for node in _nodes()
+        )
+
+
+def _nodes() -> list[dict[str, float]]:
+    """What each living node has."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+class RayTasks:
+    """A Ray task for each errand, for a process that is `connected`; with ``jobs``, so many at once."""
+
+    def __init__(self, task: Task, jobs: int | None, again: Request | None) -> None:
+        self.needs, self.limit, self.again = Needs.of(task), jobs, again
+        self._light = False  # as with local workers
+
+    @property
+    def jobs(self) -> int:
+        fitting = self.needs.fitting()
+        return min(fitting, self.limit or fitting)
+
+    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
+        crew = _Crew(Shipment(task, self.again, emit, light=self._light), self.needs, deque(errands), emit)
+        # Without a limit all are handed to Ray at once: nodes that join later find work.
+        yield from run_crew(crew, self.limit or 1 << 30, task, emit)
+        self._light = crew.shipment.light
+
+
+@dataclass
+class _Worker:
+    """An errand handed to Ray."""
+
+    errand: Errand[Any]
+    messages: Any  # a ray.ObjectRefGenerator: events, then the output
+    parcel: object  # what it was sent
+    started: float
+
+
+class _Crew:
+    """The Ray tasks of one task of ours: who waits, who runs, and what to do about those that are lost."""
+
+    def __init__(self, shipment: Shipment, needs: Needs, waiting: deque[Errand[Any]], emit: Emit) -> None:
+        self.shipment, self.needs, self.waiting, self.emit = shipment, needs, waiting, emit
+        self.running: dict[Any, _Worker] = {}
+        self.lost: Counter[tuple[str, bool]] = Counter()
+        self.alone_since: float | None = None
+        self.luggage = ray.put(Luggage.packed())
+        # A fresh process for each trial, as with local workers; and no retries but ours, which are told.
+        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_calls": 1, "max_retries": 0}
+        self.remote = ray.remote(num_returns="streaming", **options)(work)
+        self.load = self._loaded()
+
+    def _loaded(self) -> Any:
+        """The task, put where all nodes can fetch it; None if it cannot be."""
+        while self.shipment.parcel is not None:
+            try:
+                return ray.put(pack(self.shipment.parcel))
+            except UNSENDABLE as error:
+                self.shipment.lighten(headline(error))
+        return None
+
+    @property
+    def sendable(self) -> bool:
+        return self.load is not None
+
+    def start(self) -> None:
+        errand = self.waiting.popleft()
+        messages = self.remote.remote(self.load, self.luggage, errand, VERSIONS)
+        self.running[messages] = _Worker(errand, messages, self.shipment.parcel, time.perf_counter())
+
+    def ready(self) -> list[_Worker]:
+        """Wait a moment for workers that have something to say, or are lost."""
+        if not self.running:
+            return []
+        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=_POLL)
+        if not ready:
+            self._check_nodes()
+        return [self.running[messages] for messages in ready]
+
+    def hear(self, worker: _Worker) -> Done | None:
+        """Pass on a worker's next event; its output once it is there, or if it never will be."""
+        try:
+            said = ray.get(next(worker.messages))
+        except tuple(_LOST) as error:
+            del self.running[worker.messages]
+            return self._lost(worker, error)
+        except RayTaskError as error:
+            del self.running[worker.messages]
+            raise _unable(error) from error
+        if isinstance(said, Done):
+            del self.running[worker.messages]
+            return said
+        if isinstance(said, Unreadable):
+            del self.running[worker.messages]
+            return self._unread(worker, said.why)
+        self.emit(said)
+        return None
+
+    def disband(self) -> None:
+        for messages in self.running:
+            ray.cancel(messages, force=True)
+        self.running.clear()
+
+    def _lost(self, worker: _Worker, error: RayError) -> Done | None:
+        errand, blameless = worker.errand, isinstance(error, _BLAMELESS)
+        reason = next(words for kind, words in _LOST.items() if isinstance(error, kind))
+        self.lost[errand.name, blameless] += 1
+        times = self.lost[errand.name, blameless]
+        if times < (NODES if blameless else ATTEMPTS):
+            self.emit(errand.again(reason))
+            self.waiting.appendleft(errand)
+            return None
+        return Done(errand.failed(f"{reason}, {times} times", time.perf_counter() - worker.started))
+
+    def _unread(self, worker: _Worker, why: str) -> Done | None:
+        """Send less, unless that has happened since."""
+        if worker.parcel is self.shipment.parcel and not self.shipment.can_be_lighter:
+            taken = time.perf_counter() - worker.started
+            return Done(worker.errand.failed(f"a worker could not read the task: {why}", taken))
+        if worker.parcel is self.shipment.parcel:
+            self.shipment.lighten(f"{UNREAD}: {why}")
+            self.load = self._loaded()
+        self.waiting.appendleft(worker.errand)
+        return None
+
+    def _check_nodes(self) -> None:
+        """Nobody waits forever for nodes that are gone."""
+        if self.needs.fitting():
+            self.alone_since = None
+        elif self.alone_since is None:
+            self.alone_since = time.monotonic()
+            self.emit(Notice(f"the Ray cluster has no node left to train on: waiting {PATIENCE:.0f} s for another"))
+        elif time.monotonic() - self.alone_since > PATIENCE:
+            raise DstError(
+                "the Ray cluster has no node left to train on", hint="start nodes, then --resume: what is done is kept"
+            )
+
+
+def _unable(error: RayTaskError) -> DstError:
+    """A worker that could not even begin."""
+    if isinstance(error.cause, DstError):
+        return error.cause
+    return InputError(
+        f"a worker of the Ray cluster could not start a trial: {headline(error.cause or error)}",
+        place="--engine ray",
+        hint="every node needs Python, torch and dst-analyze in the versions of this machine",
+    )

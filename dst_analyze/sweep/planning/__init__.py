@@ -1,0 +1,1 @@
+"""A model, data and options become a `Plan`: checked, timed and forecast before anything is trained."""

@@ -1,0 +1,137 @@
+"""What a sweep will cost, from a few timed steps on the real data: nothing is trained further, nothing is written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import torch
+
+from dst_analyze.model.copying import copied
+from dst_analyze.run.trial_schedule import course_of, search_of
+from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
+from dst_analyze.sweep.engines.memory import free_memory
+from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.planning.initial_alphas import HALVING
+from dst_analyze.sweep.planning.plan import Plan
+from dst_analyze.sweep.training.measurements import SCORES
+from dst_analyze.sweep.training.train import DivergedError, evaluate, train
+from dst_analyze.sweep.training.trial import SCORED_BATCHES, Task, seeded
+
+TIMED, UNTIMED = 6, 2
+"""Steps that are timed of each kind, after some that are not: the first ones are slower."""
+PATIENCE = 20.0
+"""Seconds after which fewer steps must do."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What was measured, and what follows from it."""
+
+    trials: int
+    most_trials: int  # if the search for alphas tries as often as it may
+    steps: int
+    warm_ups: int  # trainings of the weights that trials start from, which all trials wait for
+    warm_up_steps: int  # of each
+    jobs: int
+    threads: int
+    dense_step: float  # seconds
+    masked_step: float
+    timed: int
+    scoring: float  # seconds per trial
+    memory: int  # bytes of one trial's process
+    free: int
+
+    def seconds(self, trials: int) -> float:
+        """The warm-ups, then one dense trial and the others masked, as many at once as there are jobs."""
+        warm_up = self.warm_ups * self.warm_up_steps * self.dense_step
+        dense = self.steps * self.dense_step + self.scoring
+        masked = (trials - 1) * (self.steps * self.masked_step + self.scoring)
+        return warm_up / min(self.jobs, max(self.warm_ups, 1)) + (dense + masked) / min(self.jobs, trials)
+
+    def proof_seconds(self, trainings: int) -> float:
+        """At most, as no model of a proof is larger than the dense one."""
+        return trainings * (self.steps * self.dense_step + self.scoring) / min(self.jobs, trainings)
+
+    @property
+    def searches(self) -> bool:
+        """Whether there may be more trials than are planned."""
+        return self.most_trials > self.trials
+
+
+def estimate_of(plan: Plan, jobs: int) -> Estimate:
+    """Train a dense and a masked copy for a moment, and count the trials."""
+    task, config = plan.task, plan.task.config
+    trials, search = course_of(config, plan.manifest.first_alphas, {}).keys, search_of(config)
+    count = len(trials)
+    kinds, seeds = 2 if config.control else 1, len(config.seeds)
+    most = count
+    if search is not None:  # the first seed searches; what it finds is trained with the others, and as a control
+        found = len(search.targets)
+        count += found * (kinds * seeds - 1)
+        most = count + found * search.rounds
+    with torch_threads(task.threads), seeded(config.seeds[0]):
+        dense, masked = _step_seconds(task, masked=False), _step_seconds(task, masked=True)
+        scoring = _scoring_seconds(task)
+    return Estimate(
+        trials=count,
+        most_trials=most,
+        steps=task.steps,
+        warm_ups=kinds * seeds if task.recipe.warm_up else 0,
+        warm_up_steps=task.recipe.warm_up,
+        jobs=min(jobs, count),
+        threads=task.threads,
+        dense_step=median(dense),
+        masked_step=median(masked),
+        timed=min(len(dense), len(masked)),
+        scoring=scoring,
+        memory=_peak(task),
+        free=free_memory(),
+    )
+
+
+def _step_seconds(task: Task, *, masked: bool) -> list[float]:
+    built = task.source.build()
+    model = (task.mask(built) if masked else copied(built)).to(task.device.name)
+    optimizer, schedule = task.recipe.start(model)
+    times = [time.perf_counter()]
+
+    def on_step(step: int, loss: float) -> bool:
+        task.device.wait()
+        times.append(time.perf_counter())
+        return times[-1] - times[0] > PATIENCE and step > UNTIMED
+
+    first = task.config.given_alphas[0] if task.config.given_alphas else HALVING
+    try:
+        train(
+            model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
+            task.device, steps=min(task.steps, UNTIMED + TIMED), alpha=task.config.factor * first if masked else 0.0,
+            on_step=on_step,
+        )  # fmt: skip
+    except DivergedError:  # a matter for the trial; a step took as long as it did
+        times.append(time.perf_counter())
+    taken = [after - before for before, after in pairwise(times)]
+    return taken[UNTIMED:] or taken[-1:]
+
+
+def _scoring_seconds(task: Task) -> float:
+    """All test batches at the end, and two of them a few times on the way."""
+    built = task.source.build()
+    model = task.mask(built).to(task.device.name)
+    batch = first_batch(task.test_data, place="test_data()")
+    started = time.perf_counter()
+    evaluate(model, [batch], task.objective(built), task.device)
+    each = time.perf_counter() - started
+    return each * ((task.test_data.per_epoch or SCORED_AT_MOST) + SCORES * SCORED_BATCHES)
+
+
+def _peak(task: Task) -> int:
+    """What this process has taken at most: a worker does the same, with the same data."""
+    if task.device.name == "cuda":
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,50 @@
+"""The answer to ``--dry-run``: what a sweep would train, how long, in how much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dst_analyze.run.record import TrialKey
+from dst_analyze.run.trial_schedule import course_of
+from dst_analyze.sweep.engines.memory import gigabytes
+from dst_analyze.sweep.planning.cost import UNTIMED, Estimate
+from dst_analyze.sweep.planning.plan import Plan
+from dst_analyze.text import duration, short
+
+
+def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str, str]]:
+    """The estimate as rows: what, and how much; a proof takes so many ``trainings`` besides."""
+    traced, manifest = plan.task.traced, plan.manifest
+    more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
+    before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
+    yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
+    keys = course_of(plan.task.config, manifest.first_alphas, {}).keys
+    yield "trials", _listed(keys)
+    yield "model", f"{len(traced.layers)} layers, {traced.params:,} parameters, {short(traced.macs)} MACs per sample"
+    yield "data", f"{'STAND-IN: ' if manifest.data.stand_in else ''}{manifest.data.description}"
+    yield (
+        "a step",
+        f"dense {duration(cost.dense_step)}, masked {duration(cost.masked_step)}: medians of {cost.timed} on the real "
+        f"data, after {UNTIMED} that were not timed, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
+    )
+    longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
+    at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"
+    yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, {at_once}"
+    if trainings:
+        most = duration(cost.proof_seconds(trainings))
+        yield "proof", f"{trainings} trainings of {cost.steps:,} steps besides, {most} at most"
+    whole = cost.memory * cost.jobs
+    yield (
+        "memory",
+        f"about {gigabytes(cost.memory)} a trial, {gigabytes(whole)} in all; {gigabytes(cost.free)} are free",
+    )
+    if whole > cost.free:
+        yield "", f"! too much: --jobs {max(1, cost.free // cost.memory)}, or a smaller --batch-size"
+    if manifest.warning:
+        yield "", f"! {manifest.warning}"
+    yield "run folder", f"{plan.out} (nothing was trained or written)"
+
+
+def _listed(keys: tuple[TrialKey, ...]) -> str:
+    shown = "; ".join(key.label for key in keys[:6])
+    return f"{shown} and {len(keys) - 6} more" if len(keys) > 6 else shown

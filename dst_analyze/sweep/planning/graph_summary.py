@@ -1,0 +1,77 @@
+"""The traced model's outline: what of its torch.fx graph a picture needs, without torch, for the run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import fx, nn
+
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.run.record import GraphNode, ModelGraph
+
+INPUT, OUTPUT = "input", "output"
+
+
+def graph_of(traced: TracedModel) -> ModelGraph | None:
+    """The outline of a model, or None where it has no graph.
+
+    Only what carries the example's tensors is kept: sizes and constants would draw lines that no activation takes. A
+    function that takes a layer's weight from elsewhere, ``F.linear(x, self.w)``, is that layer's node.
+    """
+    module = traced.graph_module
+    if module is None:
+        return None
+    owners = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
+    places = {layer.name: _short(layer.place) for layer in traced.layers}
+    constants: dict[fx.Node, tuple[str, ...]] = {}  # and the layers whose weights they are
+    numbers: dict[fx.Node, int] = {}
+    nodes: list[GraphNode] = []
+    for node in module.graph.nodes:
+        read = [source for source in node.all_input_nodes if "tensor_meta" in source.meta]
+        used = tuple(dict.fromkeys(name for source in read for name in constants.get(source, ())))
+        if node.op == "get_attr":
+            constants[node] = (owners[node.target],) if node.target in owners else ()
+        elif node.op not in ("placeholder", "output", "call_module") and not any(s in numbers for s in read):
+            constants[node] = used
+        elif node.op == "output" or "tensor_meta" in node.meta:
+            layers = _inside(str(node.target), owners) if node.op == "call_module" else used
+            numbers[node] = len(nodes)
+            nodes.append(
+                GraphNode(
+                    op=_named(node, module),
+                    scope=_scope(node),
+                    layers=layers,
+                    place=places[layers[0]] if layers else "",
+                    inputs=tuple(numbers[source] for source in read if source in numbers),
+                )
+            )
+    return ModelGraph(schema_version=1, nodes=tuple(nodes))
+
+
+def _inside(module: str, owners: Mapping[str, str]) -> tuple[str, ...]:
+    """The layers whose weights a module has, in their order."""
+    return tuple(dict.fromkeys(name for alias, name in owners.items() if alias.startswith(f"{module}.")))
+
+
+def _named(node: fx.Node, module: nn.Module) -> str:
+    if node.op in ("placeholder", "output"):
+        return INPUT if node.op == "placeholder" else OUTPUT
+    if node.op == "call_module":
+        return type(module.get_submodule(str(node.target))).__name__
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _scope(node: fx.Node) -> str:
+    """The module that a node is, or the innermost one whose forward was running."""
+    if node.op in ("placeholder", "output"):
+        return ""
+    if node.op == "call_module":
+        return str(node.target)
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return str(stack[-1][0]) if stack else ""
+
+
+def _short(place: str) -> str:
+    """File and line without the folders: they are of one machine only."""
+    return Path(place).name

@@ -1,0 +1,25 @@
+"""Where the search for alphas starts: what left how much, on nets of different kinds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dst_analyze.run.alpha_search import rounded
+from dst_analyze.sweep.planning.forecast import Travel
+from dst_analyze.sweep.training.magnitudes import Magnitudes
+
+HALVING = 1e-6
+"""The alpha, in the paper's scale, at which half of a model remains: 1.4e-7 to 3e-6 on the nets of docs/evidence.md."""
+_SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
+
+
+def first_alphas(travel: Travel, targets: Sequence[float], weights: Magnitudes) -> tuple[float, ...]:
+    """An alpha for each target, weakest first: what it took on other nets, but at least what moves thresholds there."""
+    half = HALVING * travel.paper_scale
+    alphas = []
+    for target in targets:
+        alpha = half * math.exp(math.log(target / (1 - target)) / _SLOPE)
+        reaching = travel.alpha_to_reach(weights.threshold_keeping(target))
+        alphas.append(rounded(max(alpha, reaching) if math.isfinite(reaching) else alpha))
+    return tuple(sorted(set(alphas)))

@@ -1,0 +1,232 @@
+"""Before training: what would make a sweep fail or be worth nothing is found in a second, and said plainly."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dst_analyze.errors import DataError, DstError, ModelError, at
+from dst_analyze.masking.masked import MaskedModel, refuse_masked
+from dst_analyze.model.copying import copied, refuse_lazy
+from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.loading.load import LoadedModel, load_model
+from dst_analyze.model.user_errors import is_out_of_memory, running
+from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
+from dst_analyze.sweep.engines.memory import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
+from dst_analyze.sweep.training.objective import IGNORED, class_scores, is_classification, main_output, split_batch
+from dst_analyze.sweep.training.recipe import NORMALISED
+from dst_analyze.sweep.training.train import DivergedError, evaluate, train
+from dst_analyze.sweep.training.trial import ModelSource, Task, seeded
+from dst_analyze.text import short
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+def built(source: ModelSource) -> LoadedModel:
+    """The model, fit to be trained; where there is no memory for it, what there would be memory for."""
+    try:
+        loaded = source.load()
+    except ModelError as error:
+        if is_out_of_memory(error.__cause__):
+            error.hint = _models_that_fit(source)
+        raise
+    with at(loaded.spec):
+        refuse_lazy(loaded.model)
+        refuse_masked(loaded.model)
+        trainable = [p.requires_grad for p in loaded.model.parameters() if p.is_floating_point()]
+        if trainable and not any(trainable):
+            raise ModelError(
+                "every parameter of the model is frozen, and a sweep trains it",
+                hint="leave out requires_grad_(False), or thaw the layers to be analysed: layer.requires_grad_(True)",
+            )
+    return loaded
+
+
+def _models_that_fit(source: ModelSource) -> str:
+    free = free_memory()
+    fits = f"{gigabytes(free)} are free, enough to train up to {short(free / BYTES_PER_PARAMETER)} parameters"
+    try:
+        model = load_model(source.spec, model_args=source.args, device="meta").model
+    except DstError:
+        return fits
+    return f"{fits}; the model has {short(sum(parameter.numel() for parameter in model.parameters()))}"
+
+
+_SETTLING = 60  # steps of training after which gradients are of the size they have later on
+_NOISE_BATCHES = 8
+_LEAST_NOISE = 1e-8  # Adam's epsilon, beside which smaller gradients do not count
+_ONE_SAMPLE = "more than 1 value per channel"  # how torch's batch norm says it
+
+# --- the data -------------------------------------------------------------------------------------------------------
+
+
+def _looked_at(batches: Batches, batch: Any) -> Any:
+    """All samples as one batch where they are at hand, else a batch of them."""
+    return batches.tensors if isinstance(batches, TensorBatches) else batch
+
+
+def _refuse_nan(samples: Any, place: str) -> None:
+    for leaf in tree_leaves(samples):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+            rows = leaf.isnan().flatten(1).any(1) if leaf.ndim > 1 else leaf.isnan().reshape(-1)
+            raise DataError(
+                f"there are NaN in {int(rows.sum()):,} of {len(rows):,} samples, "
+                f"the first of them in sample {int(rows.nonzero()[0])}",
+                place=place,
+                hint="leave these samples out, or fill the gaps: torch.nan_to_num",
+            )
+
+
+def _refuse_labels(scores: torch.Tensor, labels: torch.Tensor, all_labels: torch.Tensor, place: str) -> None:
+    """Labels that the model has no score for."""
+    classes, known = class_scores(scores, labels).shape[1], all_labels[all_labels != IGNORED]
+    if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < classes:
+        raise DataError(
+            f"labels run from {int(known.min())} to {int(known.max())}, the model has scores for {classes} classes, "
+            f"0 to {classes - 1}",
+            place=place,
+            hint="count labels from 0, and give the model's last layer one output for each class",
+        )
+
+
+def rehearsed(task: Task, loaded: LoadedModel, place: str) -> Task:
+    """The task as it is to be run: one step was taken, with channels innermost if the model has it so.
+
+    What the first step fails on is only believed where the second fails, too.
+    """
+    if any(loaded.model.get_parameter(layer.parameter).ndim == 4 for layer in task.traced.layers):
+        innermost = replace(task, device=replace(task.device, channels_last=True))
+        with suppress(DataError):
+            return step_once(innermost, loaded, place)
+    return step_once(task, loaded, place)
+
+
+def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
+    """Take one step on the first batch and score one, on a masked copy.
+
+    Returns the task with what that has shown: whether it is a classification, and in which form it is trained.
+    """
+    with running("the training data", DataError, file=loaded.file):
+        batch = task.device.moved(first_batch(task.train_data, place=place))
+    _refuse_nan(_looked_at(task.train_data, batch), place)
+    masked = task.mask(loaded.model).to(task.device.name)
+    inputs = task.objective(loaded.model).inputs(batch)
+    doing = "a training step on the first batch"
+    try:
+        with at(place), running(doing, DataError, file=loaded.file, hint=_expected(inputs, task.traced.inputs)):
+            outputs = _step(task, loaded, masked, batch, place)
+    except DataError as error:
+        if is_out_of_memory(error.__cause__):
+            error.hint = _batches_that_fit(task, loaded, masked, batch)
+        elif _ONE_SAMPLE in str(error.__cause__):
+            error.hint = "batch norm needs two samples or more in a batch: give --batch-size 2 at least"
+        raise
+    accuracy = is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
+    objective = replace(task.objective(loaded.model), accuracy=accuracy)
+    hint = "do test data look like training data?"
+    with at(place), running("scoring the first test batch", DataError, file=loaded.file, hint=hint):
+        test = first_batch(task.test_data, place="test_data()")
+        if task.test_data is not task.train_data:
+            _refuse_nan(_looked_at(task.test_data, test), "test_data()")
+        evaluate(masked, [test], objective, task.device)
+    return replace(task, accuracy=accuracy, runs_as=_runs_as(task, masked.train(), inputs))
+
+
+def _runs_as(task: Task, masked: MaskedModel, inputs: Inputs) -> str:
+    """In which form a batch is trained, and why not as a graph if it is not."""
+    with task.device.precision():
+        if masked.form.train == "graph" and not inputs.call(masked.uses_graph):
+            return "modules: batches are not called as the example is, or the graph is not equal for them"
+    return str(masked.form)
+
+
+def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, place: str) -> Any:
+    objective = task.objective(loaded.model)
+    optimizer, _ = task.recipe.start(masked)
+    with task.device.precision():
+        outputs = objective.inputs(batch).call(masked.train())
+        scores, labels = main_output(outputs), split_batch(batch, loaded.model)[1]
+        if objective.custom is None and is_classification(scores, labels):
+            every = split_batch(_looked_at(task.train_data, batch), loaded.model)[1]
+            _refuse_labels(scores, labels, every, place)
+        loss = objective.loss(outputs, batch)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise DataError(
+            f"the loss of the first batch is no number to differentiate: {type(loss).__name__}",
+            place=f"loss(outputs, batch) of {loaded.spec}",
+            hint="return one tensor with one value, computed from the outputs",
+        )
+    if not torch.isfinite(loss):
+        raise DataError(
+            f"the loss of the first batch is {loss.item()} before any training",
+            place=place,
+            hint="are inputs and targets of a size that the model can take? images are best from 0 to 1",
+        )
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return outputs
+
+
+def gradient_noise(task: Task, model: nn.Module) -> float | None:
+    """Size of the loss's own gradient on thresholds, after a few steps of training; None if steps do not depend on it.
+
+    Optimizers of Adam's kind divide each step by the size of its gradients: how far a pull carries a threshold
+    depends on how much the data pull it about. The RMS of each layer, averaged over layers by their weights.
+    """
+    if task.recipe.family not in NORMALISED:
+        return None
+    seed = task.config.seeds[0]
+    with seeded(seed):
+        settled, objective = copied(model).to(task.device.name), task.objective(model)
+        with suppress(DivergedError):  # a matter for the trials
+            train(
+                settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,
+                steps=min(_SETTLING, task.steps), alpha=0.0, on_step=lambda step, loss: False,
+            )  # fmt: skip
+        masked = task.mask(settled, form="modules").to(task.device.name).train()
+        squares = torch.zeros_like(masked.thresholds, dtype=torch.float64)
+        batches = islice(task.train_data.stream(seed), _NOISE_BATCHES)
+        for number, batch in enumerate(task.device.batches(batches), 1):
+            masked.zero_grad()
+            with task.device.precision():
+                loss = objective.loss(objective.inputs(batch).call(masked), batch)
+            torch.autograd.backward(loss)
+            if masked.thresholds.grad is not None:
+                squares += (masked.thresholds.grad.double().square() - squares) / number
+    sizes = [weight.numel() for weight in masked.layer_weights().values()]
+    sums = [
+        size * float(squares[layer.start : layer.stop].mean().sqrt())
+        for layer, size in zip(masked.layers, sizes, strict=True)
+    ]
+    noise = sum(sums) / sum(sizes)
+    return float(f"{max(noise, _LEAST_NOISE):.3g}") if math.isfinite(noise) else _LEAST_NOISE
+
+
+def _expected(inputs: Inputs, example: Inputs) -> str:
+    return f"given {inputs.describe()}; expected, going by the example inputs, the like of {example.describe()}"
+
+
+def _batches_that_fit(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any) -> str:
+    """Two small steps are measured, and what a sample adds is taken for what every sample adds."""
+    size, free = task.objective(loaded.model).inputs(batch).batch_size, free_memory()
+
+    def taken(samples: int) -> int:
+        few = tree_map(lambda x: x[:samples] if isinstance(x, torch.Tensor) and x.ndim and len(x) == size else x, batch)
+        return peak_memory(lambda: _step(task, loaded, masked, few, ""))
+
+    try:
+        two, four = taken(2), taken(4)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return f"not even four samples fit into the {gigabytes(free)} that are free: smaller inputs, or a smaller model"
+    each = max(1, (four - two) // 2)
+    fits = max(0, free - two) // each + 2
+    return f"{gigabytes(free)} are free, and a sample takes {gigabytes(each)}: --batch-size {min(fits, size // 2)} fits"

@@ -1,0 +1,59 @@
+"""The whole job once with tiny numbers (`--fast-dev-run`): says in seconds whether a long run would come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from dst_analyze.sweep.data.batches import Batches
+from dst_analyze.sweep.planning.plan import Plan, plan_sweep
+from dst_analyze.sweep.training.trial import ModelSpec
+
+STEPS, BATCHES, ALPHAS = 4, 2, 2
+SUFFIX = "-fast-dev-run"
+_STRONG = (1e-6, 1e-5)  # where none are given
+
+
+@dataclass(frozen=True)
+class FewBatches:
+    """The first batches of some data, again and again."""
+
+    batches: Batches
+
+    @property
+    def per_epoch(self) -> int:
+        return BATCHES
+
+    def stream(self, seed: int) -> Iterator[Any]:
+        return cycle(list(islice(self.batches.stream(seed), BATCHES)))
+
+    def once(self) -> Iterator[Any]:
+        return islice(self.batches.once(), BATCHES)
+
+    def describe(self) -> str:
+        return f"{BATCHES} batches of {self.batches.describe()}"
+
+
+def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any]) -> Plan:
+    """The plan of a run with a folder of its own, which only such runs replace."""
+    alphas = options.get("alphas", "auto")
+    tiny = {
+        **options,
+        "alphas": _STRONG if alphas == "auto" else alphas[:ALPHAS],
+        "target_remaining": (),
+        "steps": STEPS,
+        "epochs": None,
+        "max_epochs": None,
+        "until_stable": False,
+        "seeds": 1,
+    }
+    named = None if out is None else out.with_name(out.name + SUFFIX)
+    plan = plan_sweep(model, out=named, existing="force", **tiny)
+    task, test = plan.task, plan.task.test_data
+    train = FewBatches(task.train_data)
+    few = replace(task, train_data=train, test_data=train if test is task.train_data else FewBatches(test))
+    # Not to be planned again by workers, who would read all the data.
+    return replace(plan, task=few, out=named or plan.out.with_name(plan.out.name + SUFFIX), again=None)

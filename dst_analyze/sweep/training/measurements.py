@@ -1,0 +1,149 @@
+"""What is read off a model while it trains, at regular steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from dst_analyze.masking.layer import MaskedLayer
+from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.run.events import Emit, TrialStep
+from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, late
+from dst_analyze.sweep.training.early_stop import Stability
+from dst_analyze.sweep.training.magnitudes import Magnitudes
+
+READINGS = 40
+"""How many times a trial looks at its masks: ten of them in the quarter that counts."""
+SCORES = 5
+"""How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
+PULSE = 0.5
+"""Seconds after which a trial says where it stands, between two readings too."""
+STEPS_BETWEEN_SCORES = 60
+"""At least so many steps lie between two scores."""
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+_FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
+
+
+class Readings:
+    """Collects the readings of one trial; `on_step` is what training calls.
+
+    ``initial`` are the weights that the null goes by, if not those that the model has now.
+    """
+
+    def __init__(
+        self,
+        key: TrialKey,
+        model: nn.Module | MaskedModel,
+        steps: int,
+        score: Callable[[], float],
+        emit: Emit,
+        *,
+        initial: Magnitudes | None = None,
+        until_stable: bool = False,
+    ) -> None:
+        self.key, self.steps, self.score, self.emit = key, steps, score, emit
+        self.told = time.monotonic()
+        self.masked = model if isinstance(model, MaskedModel) else None
+        self.initial = initial or (Magnitudes(self.masked.layer_weights()) if self.masked else None)
+        self.stability = Stability(steps) if until_stable and self.masked else None
+        self.every = max(1, steps // READINGS)
+        self.layers: list[tuple[Any, ...]] = []
+        self.totals: list[tuple[int, float, float | None, float | None]] = []
+        self.losses: list[float] = []
+        self.scored_at = 0
+        self.last_score: float | None = None
+
+    def on_step(self, step: int, loss: float) -> bool:
+        """Look at the model where it is time to; whether the trial may end here."""
+        self.losses.append(loss)
+        now = time.monotonic()
+        if step % self.every and step != self.steps:
+            if now - self.told >= PULSE:
+                self.told = now
+                remaining = self.totals[-1][3] if self.totals else None
+                self.emit(TrialStep(self.key, step, self.steps, loss, remaining, self.last_score))
+            return False
+        self.told = now
+        remaining = self._read_layers(step) if self.masked else None
+        score = None
+        if step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
+            score = self.last_score = self.score()
+            self.scored_at = step
+        mean = sum(self.losses) / len(self.losses)
+        self.losses.clear()
+        self.totals.append((step, mean, score, remaining))
+        layers = {row[1]: row[2] for row in self.layers[-len(self.masked.layers) :]} if self.masked else None
+        self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score, layers))
+        if self.stability is None or remaining is None or layers is None:
+            return False
+        return self.stability.reached(step, remaining, list(layers.values()))
+
+    def _read_layers(self, step: int) -> float:
+        """One row per layer; returns the model's remaining ratio."""
+        assert self.masked is not None
+        assert self.initial is not None
+        thresholds, resets = self.masked.layer_thresholds(), self.masked.resets
+        masks = list(zip(self.masked.layers, self.masked.viewed_masks(), strict=True))
+        counts = [_counts(layer, mask) for layer, mask in masks]
+        remaining = sum(kept for kept, _, _ in counts) / sum(mask.numel() for _, mask in masks)
+        null = self.initial.null(remaining)
+        for (layer, mask), (kept, rows, columns) in zip(masks, counts, strict=True):
+            name = layer.name
+            quantiles = _quantiles(thresholds[name])
+            share = kept / mask.numel()
+            self.layers.append((step, name, share, rows, columns, *quantiles, resets[name], round(null[name], 4)))
+        return remaining
+
+    def layer_frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.layers, columns=list(READING_COLUMNS))
+
+    def step_frame(self) -> pd.DataFrame:
+        return pd.DataFrame(self.totals, columns=list(STEP_COLUMNS))
+
+    def remaining(self) -> float | None:
+        """The model's ratio at the end, read as every ratio is."""
+        return float(self._late().median()) if self.totals and self.masked else None
+
+    def lowest(self) -> float | None:
+        return float(self._late().min()) if self.totals and self.masked else None
+
+    def _late(self) -> pd.Series[float]:
+        return late(self.step_frame())["remaining"]
+
+    def resets(self) -> dict[str, int]:
+        return _counted(self.masked.resets if self.masked else {})
+
+    def held(self) -> dict[str, int]:
+        return _counted(self.masked.holds if self.masked else {})
+
+
+def _counted(counts: dict[str, int]) -> dict[str, int]:
+    return {layer: count for layer, count in counts.items() if count}
+
+
+def _counts(layer: MaskedLayer, mask: torch.Tensor) -> tuple[int, int, int | None]:
+    """How many weights remain, how many rows keep any, how many input channels are still read (None: not known)."""
+    layout = layer.layout
+    rows = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.rows])
+    columns = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.inputs])
+    return (
+        int(rows.sum(dtype=torch.float64)),
+        int(rows.count_nonzero()),
+        int(columns.count_nonzero()) if layout.inputs else None,
+    )
+
+
+def _summed(mask: torch.Tensor, axes: list[int]) -> torch.Tensor:
+    return mask.sum(axes, dtype=torch.promote_types(mask.dtype, torch.float32)) if axes else mask
+
+
+def _quantiles(thresholds: torch.Tensor) -> Iterator[float]:
+    values = thresholds.flatten()
+    values = values[:: -(-values.numel() // _FEW)].sort().values
+    positions = [round(q * (values.numel() - 1)) for q in _QUANTILES]
+    return (float(f"{value:.6g}") for value in values[positions].tolist())

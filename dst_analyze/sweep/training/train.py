@@ -1,0 +1,101 @@
+"""Training: one loop for dense and masked models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.sweep.training.device import Device
+from dst_analyze.sweep.training.objective import Objective
+
+OnStep = Callable[[int, float], bool]
+"""Told the step and its loss; whether training may end here."""
+
+
+class DivergedError(Exception):
+    """The loss is no longer a finite number; ``step`` is where."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        super().__init__(f"the loss is not finite at step {step}")
+
+
+def train(
+    model: nn.Module | MaskedModel,
+    batches: Iterable[Any],
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    schedule: LRScheduler,
+    device: Device,
+    *,
+    steps: int,
+    alpha: float,
+    on_step: OnStep,
+) -> int:
+    """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other.
+
+    Ends early where ``on_step`` says so; returns the number of steps taken.
+    """
+    model.train()
+    for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
+        with device.precision():
+            outputs = objective.inputs(batch).call(model)
+            loss = objective.loss(outputs, batch)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise DivergedError(step)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if isinstance(model, MaskedModel):
+            model.add_sparsity_gradient(alpha)
+        optimizer.step()
+        schedule.step()
+        if on_step(step, value):
+            return step
+    return steps
+
+
+class Scores(NamedTuple):
+    """A model on test data: its mean loss, its score, and the standard error of that (None: not known)."""
+
+    loss: float
+    score: float
+    error: float | None
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> Scores:
+    """Score a model on all samples, in eval mode; the model is left in the mode it was in."""
+    training = model.training
+    model.eval()
+    losses, sizes, right, labels = list[float](), list[int](), 0.0, 0.0
+    for batch in device.batches(batches):
+        inputs = objective.inputs(batch)
+        with device.precision():
+            outputs = inputs.call(model)
+            losses.append(objective.loss(outputs, batch).item())
+        sizes.append(inputs.batch_size)
+        hits = objective.hits(outputs, batch)
+        right, labels = right + hits[0], labels + hits[1]
+    model.train(training)
+    loss = sum(each * size for each, size in zip(losses, sizes, strict=True)) / sum(sizes)
+    if objective.accuracy:
+        share = right / labels
+        return Scores(loss, share, math.sqrt(share * (1 - share) / labels))
+    return Scores(loss, loss, _standard_error(losses, sizes))
+
+
+def _standard_error(means: Sequence[float], sizes: Sequence[int]) -> float | None:
+    """Standard error of the mean over all samples, from the means of batches; one batch tells nothing."""
+    if len(means) < 2 or not all(map(math.isfinite, means)):
+        return None
+    whole = sum(sizes)
+    mean = sum(each * size for each, size in zip(means, sizes, strict=True)) / whole
+    spread = sum((size / whole * (each - mean)) ** 2 for each, size in zip(means, sizes, strict=True))
+    return math.sqrt(spread * len(means) / (len(means) - 1))

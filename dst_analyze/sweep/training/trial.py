@@ -1,0 +1,256 @@
+"""One trial: one alpha, one seed, from a fresh model to how much of each layer remains."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from dst_analyze.masking.layer import lay_out, units_of
+from dst_analyze.masking.masked import AskedForm, MaskedModel, mask_model
+from dst_analyze.model.copying import copied
+from dst_analyze.model.isolation import preserved_randomness
+from dst_analyze.model.loading.load import LoadedModel, load_model
+from dst_analyze.model.loading.weights import Weights, draw_anew, put_weights
+from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.run.defaults import on_collapse_of
+from dst_analyze.run.events import Emit, TrialStep
+from dst_analyze.run.masks import pack_masks
+from dst_analyze.run.record import SweepConfig, TrialKey, TrialOutput, TrialResult
+from dst_analyze.sweep.data.batches import Batches
+from dst_analyze.sweep.training.device import Device
+from dst_analyze.sweep.training.magnitudes import Magnitudes
+from dst_analyze.sweep.training.measurements import PULSE, Readings
+from dst_analyze.sweep.training.objective import LossHook, Objective
+from dst_analyze.sweep.training.recipe import Recipe
+from dst_analyze.sweep.training.train import DivergedError, OnStep, evaluate, train
+from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, packed, restored
+
+ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
+SCORED_BATCHES = 2  # of the test data, while training goes on
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where each trial gets its model: a spec is loaded anew, so that every seed starts elsewhere.
+
+    Unless there are ``weights``, from the file ``weights_from``: then all start with them.
+    """
+
+    spec: ModelSpec
+    args: Mapping[str, Any]
+    weights: Weights | None = None
+    weights_from: str = ""
+
+    def load(self) -> LoadedModel:
+        loaded = load_model(self.spec, model_args=self.args)
+        if self.weights is not None:
+            put_weights(loaded.model, self.weights, self.weights_from)
+        return loaded
+
+    def build(self) -> nn.Module:
+        return self.load().model
+
+    def untrained(self) -> nn.Module:
+        """A model of its own with weights drawn from the seed that is set: by its code, or, where it is an object that
+        has been built (and perhaps trained) before, by each module that can."""
+        model = copied(replace(self, weights=None).build())
+        if isinstance(self.spec, nn.Module):
+            draw_anew(model)
+        return model
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all trials of a sweep share."""
+
+    source: ModelSource
+    traced: TracedModel
+    train_data: Batches
+    test_data: Batches
+    config: SweepConfig
+    steps: int
+    accuracy: bool
+    recipe: Recipe
+    device: Device = field(default_factory=Device)
+    threads: int = 1
+    loss: LossHook | None = None
+    warmed: Warmed = field(default_factory=dict)
+    form: AskedForm = "auto"
+    runs_as: str = ""  # in which form trials are trained, and why, once a batch was tried
+
+    def effective_alpha(self, key: TrialKey) -> float:
+        """What the regulariser of a trial is multiplied by: zero in the dense one."""
+        return (key.alpha or 0.0) * self.config.factor
+
+    def objective(self, model: nn.Module) -> Objective:
+        return Objective(model, self.loss, self.accuracy)
+
+    def initial(self, model: nn.Module) -> Magnitudes:
+        """How large the weights of a model are that has not been trained yet."""
+        return Magnitudes(self._weights(model))
+
+    def counted(self, model: nn.Module) -> Magnitudes:
+        """The same in the unit that thresholds are counted in."""
+        weights = self._weights(model)
+        if self.recipe.unit == "one":
+            return Magnitudes(weights)
+        units = units_of(lay_out(self.traced.layers, self.config.threshold), list(weights.values()))
+        return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
+
+    def _weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        return {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
+
+    def mask(self, model: nn.Module, *, form: AskedForm | None = None) -> MaskedModel:
+        """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
+        return mask_model(
+            replace(self.traced, model=model),
+            threshold=self.config.threshold,
+            estimator=self.config.estimator,
+            operator=self.config.operator,
+            unit=self.recipe.unit,
+            on_collapse=on_collapse_of(self.config),
+            steps=self.steps,
+            form=form or self.form,
+        )
+
+
+def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
+    """Train one model of a sweep: how it ended, what was read meanwhile, the final masks.
+
+    All trials of a seed start from the same weights, which a warm-up has trained; the dense one, too, so that it is
+    trained exactly as the masked ones are, but without pruning.
+    """
+    started = time.perf_counter()
+    status: Literal["done", "diverged"] = "done"
+    step, scores = task.steps, None
+    with seeded(key.seed):
+        built = task.source.build()
+        objective = task.objective(built)
+        initial = None if key.alpha is None else task.initial(built)
+        few = list(islice(task.test_data.once(), SCORED_BATCHES))
+
+        def read(model: nn.Module | MaskedModel) -> Readings:
+            return Readings(
+                key,
+                model,
+                task.steps,
+                lambda: evaluate(model, few, objective, task.device).score,
+                emit,
+                initial=initial,
+                until_stable=task.config.until_stable,
+            )
+
+        # A model that its file or its caller built once is the same object every time: train a copy of it.
+        model: nn.Module | MaskedModel = copied(built).to(task.device.name)
+        readings = read(model)
+        try:
+            if task.recipe.warm_up:
+                if not restored(model, task.warmed.get(origin(key))):
+                    _warm_up(task, model, key, objective, _alive(key, task.steps, emit))
+                seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
+            if key.alpha is not None:
+                model = task.mask(model).to(task.device.name)
+                readings = read(model)
+            step = _train(task, model, key, objective, task.steps, readings.on_step)
+            scores = evaluate(model, task.test_data.once(), objective, task.device)
+            if not math.isfinite(scores.loss):
+                raise DivergedError(task.steps)
+        except DivergedError as diverged:
+            status, step, scores = "diverged", diverged.step, None
+    result = TrialResult(
+        alpha=key.alpha,
+        seed=key.seed,
+        control=key.control,
+        status=status,
+        steps=step,
+        stable=status == "done" and step < task.steps,
+        loss=scores and scores.loss,
+        score=scores and scores.score,
+        error=scores and scores.error,
+        remaining=readings.remaining(),
+        lowest=readings.lowest(),
+        resets=readings.resets(),
+        held=readings.held(),
+        reason="" if status == "done" else f"the loss was no longer finite at step {step}",
+    )
+    masks = None
+    if isinstance(model, MaskedModel) and status == "done":
+        masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
+    seconds = time.perf_counter() - started
+    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
+
+
+def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
+    """Train the weights that all trials of a seed start from; None if they diverge, or cannot be handed on."""
+    key = TrialKey(None, *start)
+    with seeded(key.seed):
+        built = task.source.build()
+        model = copied(built).to(task.device.name)
+        try:
+            _warm_up(task, model, key, task.objective(built), on_step)
+        except DivergedError:
+            return None
+        return packed(model)
+
+
+def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
+    _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
+
+
+def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
+    """Says now and then that a trial is; its own steps have not begun."""
+    told = time.monotonic()
+
+    def on_step(step: int, loss: float) -> bool:
+        nonlocal told
+        if time.monotonic() - told >= PULSE:
+            told = time.monotonic()
+            emit(TrialStep(key, 0, steps, loss))
+        return False
+
+    return on_step
+
+
+def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A model as it is, nothing masked, trained on the task's budget; ``build`` makes it, the seed being set."""
+    with seeded(seed):
+        model = build().to(task.device.name)
+        objective = task.objective(task.traced.model)
+        _train(task, model, TrialKey(None, seed), objective, task.steps, lambda step, loss: False)
+        return model
+
+
+def _train(
+    task: Task, model: nn.Module | MaskedModel, key: TrialKey, objective: Objective, steps: int, on_step: OnStep
+) -> int:
+    """Train in place by the task's recipe, its whole schedule in so many steps; returns how many were taken."""
+    return train(
+        model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
+        *task.recipe.start(model, steps), task.device, steps=steps, alpha=task.effective_alpha(key),
+        on_step=on_step,
+    )  # fmt: skip
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Every generator that a model or its data may draw from starts at the seed, and is put back afterwards."""
+    with preserved_randomness():
+        seed_all(seed)
+        yield
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)

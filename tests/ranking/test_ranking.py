@@ -1,0 +1,739 @@
+"""The ranking: its arithmetic against brute force and scipy, its verdicts on every odd sweep, its errors."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from run_folders import STRANGE_NAMES, make_run
+from scipy import stats
+
+import dst_analyze
+from dst_analyze import Ranking, rank_layers
+from dst_analyze.errors import DataError, OptionError
+from dst_analyze.ranking.compare import compare_rankings, counterparts
+from dst_analyze.ranking.frame_input import read_frame
+from dst_analyze.ranking.labels import BORDER, GUARD, SLACK, kept_words
+from dst_analyze.ranking.pairs import CLEAR, alike, clear_pairs, contradicted, guesses
+from dst_analyze.ranking.statistics import (
+    as_w,
+    correlations,
+    explained,
+    kendalls_w,
+    mean_correlation,
+    permutation_p,
+    ranks,
+    redundancy,
+    resampled,
+)
+from dst_analyze.ranking.verdict import Caveat, Verdict
+
+PATTERN = {"a": 0.9, "b": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}
+HOSTILE = [
+    *STRANGE_NAMES,
+    "'=quoted",
+    "'",
+    "\x1b[31mred",
+    "a|b`c`*d*",
+    "\u202eevil",
+    "x" * 500,
+    "-1",
+    "\r\n\t@sum",
+    "  ",
+]
+
+
+def frame_of(pattern, *, alphas=(1e-5, 1e-4, 1e-3), seeds=3, noise=0.0, rng=0, **columns):
+    """Ratios that follow a pattern and fall with alpha."""
+    random = np.random.default_rng(rng)
+    rows = [
+        {
+            "layer": layer,
+            "alpha": alpha,
+            "seed": seed,
+            "remaining": ratio ** (1 + i) * math.exp(random.normal(0, noise)),
+        }
+        for i, alpha in enumerate(alphas)
+        for seed in range(seeds)
+        for layer, ratio in pattern.items()
+    ]
+    return pd.DataFrame(rows).assign(remaining=lambda f: f["remaining"].clip(0, 1), **columns)
+
+
+def contradictory():
+    """Every seed has another order of eight layers."""
+    rng = np.random.default_rng(3)
+    return frame_of(dict.fromkeys("abcdefgh", 0.5)).assign(remaining=lambda f: rng.uniform(0.2, 0.6, len(f)))
+
+
+def labels(ranking):
+    return ranking.table.set_index("layer")["label"].to_dict()
+
+
+ratio_arrays = arrays(
+    float, st.tuples(st.integers(1, 6), st.integers(2, 7)), elements=st.sampled_from(np.linspace(0, 1, 8))
+)
+text_names = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=5, unique=True)
+
+
+def as_frame(ratios, names=None):
+    names = names or [f"layer{n}" for n in range(ratios.shape[1])]
+    return pd.DataFrame(
+        [
+            {
+                "layer": name,
+                "alpha": 10.0 ** -(t % 3 + 1),
+                "seed": t // 3,
+                "remaining": ratios[t, n],
+                "params": 10 * (n + 1),
+            }
+            for t in range(len(ratios))
+            for n, name in enumerate(names)
+        ]
+    )
+
+
+# --- the arithmetic ------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(ratio_arrays)
+def test_w_is_friedmans_statistic_and_lies_between_0_and_1(ratios):
+    ranked = ranks(-ratios)
+    w = kendalls_w(ranked)
+    m, n = ranked.shape
+    tied = sum(sum(c**3 - c for c in np.unique(row, return_counts=True)[1]) for row in ranked)
+    largest = m * m * (n**3 - n) - m * tied
+    if largest == 0:
+        assert math.isnan(w)
+        return
+    assert 0 <= w <= 1
+    assert w == pytest.approx(12 * ((ranked.sum(axis=0) - m * (n + 1) / 2) ** 2).sum() / largest, abs=1e-9)
+    if m > 2 and n > 2:
+        assert m * (n - 1) * w == pytest.approx(stats.friedmanchisquare(*ranked.T).statistic, abs=1e-6)
+
+
+@settings(deadline=None)
+@given(st.permutations(range(6)), st.integers(2, 5))
+def test_identical_orders_agree_perfectly(order, trials):
+    ranked = np.tile(np.array(order, dtype=float), (trials, 1))
+    assert kendalls_w(ranked) == pytest.approx(1)
+    assert mean_correlation(ranked)[0] == pytest.approx(1)
+
+
+@settings(deadline=None)
+@given(ratio_arrays)
+def test_the_mean_correlation_is_that_of_the_pairs_and_makes_w(ratios):
+    ranked = ranks(-ratios + 1e-3 * np.arange(ratios.shape[1]))  # no ties
+    if len(ranked) < 2:
+        return
+    pairs = [stats.spearmanr(a, b).statistic for a, b in itertools.combinations(ranked, 2)]
+    assert mean_correlation(ranked)[0] == pytest.approx(np.mean(pairs), abs=1e-9)
+    assert as_w(mean_correlation(ranked), len(ranked))[0] == pytest.approx(kendalls_w(ranked), abs=1e-9)
+    assert correlations(ranked)[0, 1] == pytest.approx(pairs[0], abs=1e-9)
+
+
+def test_the_p_value_is_that_of_all_permutations():
+    ranked = np.array([[1.0, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]])
+    orders = list(itertools.permutations(range(4)))
+    w = kendalls_w(ranked)
+    every = [kendalls_w(np.array([ranked[0], ranked[1][list(a)], ranked[2][list(b)]])) for a in orders for b in orders]
+    exact = np.mean(np.array(every) >= w - 1e-9)
+    assert permutation_p(ranked, np.random.default_rng(0)) == pytest.approx(exact, abs=0.02)
+
+
+@settings(deadline=None)
+@given(ratio_arrays, st.data())
+def test_raising_a_ratio_never_raises_the_redundancy(ratios, data):
+    params = np.array([data.draw(st.integers(1, 1000)) for _ in range(ratios.shape[1])], dtype=float)
+    trial, layer = data.draw(st.integers(0, len(ratios) - 1)), data.draw(st.integers(0, len(params) - 1))
+    raised = ratios.copy()
+    raised[trial, layer] = data.draw(st.floats(ratios[trial, layer], 1))
+    for known in (params, None):
+        before, after = redundancy(ratios, known), redundancy(raised, known)
+        assert after[trial, layer] <= before[trial, layer] + 1e-12
+
+
+def test_redundancy_is_by_the_median_layer_whatever_the_sizes():
+    frame = frame_of({"a": 0.8, "b": 0.4, "c": 0.1}, alphas=(1e-3,), seeds=1, params=100)
+    table = rank_layers(frame).table.set_index("layer")
+    assert table.at["c", "redundancy"] == pytest.approx(math.log(0.4 / 0.1))
+    assert table.at["b", "redundancy"] == 0
+    assert table.at["a", "redundancy"] == pytest.approx(math.log(0.4 / 0.8))
+    heavy = rank_layers(frame.assign(params=[100, 300, 10**6])).table.set_index("layer")
+    np.testing.assert_allclose(heavy["redundancy"], table["redundancy"])
+    gone = frame.assign(remaining=[0.8, 0.4, 0.0])  # counts as one weight of its 100
+    assert rank_layers(gone).table.set_index("layer").at["c", "redundancy"] == pytest.approx(math.log(0.4 / 0.01))
+
+
+@settings(deadline=None)
+@given(ratio_arrays)
+def test_redundancies_differ_by_the_ratio_of_what_layers_keep(ratios):
+    kept = np.maximum(ratios, 1e-4)
+    values = redundancy(ratios, None)
+    np.testing.assert_allclose(values[:, 0] - values[:, -1], np.log(kept[:, -1] / kept[:, 0]), atol=1e-9)
+    assert (np.abs(np.median(values, axis=1)) < 1e-9).all()
+
+
+def test_draws_take_alphas_and_seeds_each_as_a_whole():
+    alphas, seeds = np.repeat([1, 2, 3], 2), np.tile([0, 1], 3)
+    counts = resampled(alphas, seeds, 500, np.random.default_rng(0)).reshape(-1, 3, 2)
+    assert (counts.sum(axis=(1, 2)) == 6).all()
+    assert all(np.linalg.matrix_rank(draw) == 1 for draw in counts[:50])
+    one = resampled(np.array([1, 2, 3]), np.zeros(3), 500, np.random.default_rng(0))
+    assert (one.sum(axis=1) == 3).all()
+    missing = resampled(alphas[1:], seeds[1:], 500, np.random.default_rng(0))
+    assert (missing.sum(axis=1) > 0).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(ratio_arrays, st.randoms(use_true_random=False))
+def test_names_and_the_order_of_rows_and_seeds_do_not_matter(ratios, random):
+    frame = as_frame(ratios)
+    one = rank_layers(frame, draws=50)
+    renamed = frame.assign(layer="x" + frame["layer"], seed=7 - frame["seed"])
+    other = rank_layers(renamed, draws=50)
+    np.testing.assert_equal(one.agreement, other.agreement)
+    mine, yours = (r.table.set_index("position").sort_index() for r in (one, other))
+    np.testing.assert_allclose(mine["redundancy"], yours["redundancy"], atol=1e-9)
+    np.testing.assert_allclose(mine["rank"], yours["rank"])
+    order = list(range(len(frame)))
+    random.shuffle(order)
+    mixed = rank_layers(frame.iloc[order], draws=50).table.set_index("layer")
+    np.testing.assert_allclose(mixed.loc[list(one.table["layer"]), "rank"], one.table["rank"])
+
+
+def test_what_another_ranking_explains():
+    rng = np.random.default_rng(0)
+    null = np.tile(np.arange(1.0, 9), (6, 1))
+    counts = resampled(np.repeat([1, 2, 3], 2), np.tile([0, 1], 3), 200, rng)
+    same = explained(null, null, counts, steepest=1)
+    assert same.share == pytest.approx(1)
+    assert not same.says_more
+    noisy = ranks(-null + rng.normal(0, 2, null.shape))
+    assert not explained(noisy, null, counts, steepest=1).says_more
+    own = np.tile(rng.permutation(8) + 1.0, (6, 1))
+    assert explained(own, null, counts, steepest=1).says_more
+    assert explained(own, 0.01 * own, counts, steepest=1).says_more  # tiny differences do not explain large ones
+    assert explained(9 - null, null, counts, steepest=1).share == pytest.approx(0)  # the opposite is no explanation
+
+
+# --- verdicts and labels -------------------------------------------------------------------------------------------
+
+
+def test_a_clear_pattern():
+    ranking = rank_layers(frame_of(PATTERN, noise=0.05, params=1000, macs=5000))
+    assert ranking.verdict == "consistent"
+    assert ranking.agreement > 0.9
+    assert ranking.interval[0] > 0.8
+    assert ranking.p_value < 0.01
+    assert list(ranking.table["layer"]) == ["e", "d", "c", "b", "a"]
+    assert labels(ranking) == {"e": "redundant", "d": "redundant", "c": "average", "b": "needed", "a": "needed"}
+    assert (ranking.table["rank_low"] <= ranking.table["rank"]).all()
+    assert (ranking.table["rank"] <= ranking.table["rank_high"]).all()
+    assert ranking.alpha_correlation.to_numpy() == pytest.approx(1, abs=0.2)
+    wide = ranking.by_alpha.query("layer == 'e' and alpha == 1e-3").iloc[0]
+    assert wide["lowest"] <= wide["remaining"] <= wide["highest"]
+    assert wide["seeds"] == 3
+    assert rank_layers(frame_of(PATTERN, noise=0.05, params=1000, macs=5000)) == ranking
+
+
+def test_noise_is_no_ranking():
+    rng, found = np.random.default_rng(1), []
+    for _ in range(40):
+        frame = frame_of(dict.fromkeys("abcdefgh", 0.5)).assign(remaining=lambda f: rng.uniform(0.2, 0.6, len(f)))
+        found.append(rank_layers(frame, draws=100).verdict)
+    assert found.count("no ranking") >= 34
+    assert found.count("consistent") == 0
+
+
+@pytest.mark.parametrize(
+    ("frame", "said", "label"),
+    [
+        (frame_of(dict.fromkeys("abc", 0.5)), "uniform", "average"),
+        (frame_of({"a": 0.500, "b": 0.501, "c": 0.502}), "uniform", "average"),
+        (frame_of({"a": 0.9}), "nothing to compare", "unclear"),
+        (frame_of(dict.fromkeys("abc", 1.0)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.99), alphas=(1e-3,)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.0)), "no trial to rank by", "not measured"),
+        (frame_of(dict.fromkeys("abc", 0.0), params=50), "no trial to rank by", "not measured"),
+        (contradictory(), "the trials disagree", "unclear"),
+    ],
+)
+def test_no_ranking_is_an_answer(frame, said, label):
+    ranking = rank_layers(frame)
+    assert ranking.verdict is Verdict.NONE
+    assert not ranking.caveats
+    assert said in ranking.notes[0]
+    assert set(ranking.table["label"]) == {label}
+    assert Ranking.from_json(ranking.to_json()) == ranking
+    assert ranking.text(80)
+    assert ranking._repr_html_()
+
+
+def test_one_trial_shows_an_order_that_is_not_confirmed():
+    ranking = rank_layers(frame_of(PATTERN, alphas=(1e-3,), seeds=1))
+    assert ranking.verdict is Verdict.UNCONFIRMED
+    assert ranking.notes[0].startswith("Unconfirmed: one trial shows an order")
+    assert labels(ranking)["e"] == "redundant"
+    assert labels(ranking)["a"] == "needed"
+    assert Ranking.from_json(ranking.to_json()) == ranking
+
+
+def test_a_weak_alpha_that_tells_no_layers_apart_does_not_contradict_a_strong_one():
+    frame = frame_of(dict.fromkeys("abcd", 0.5), alphas=(1e-5, 1e-4), seeds=1)
+    frame["remaining"] = [0.85, 0.87, 0.84, 0.86, *(0.3, 0.32, 0.29, 0.1)]
+    ranking = rank_layers(frame)
+    assert ranking.verdict is Verdict.UNCONFIRMED
+    assert labels(ranking) == {"a": "average", "b": "average", "c": "average", "d": "redundant"}
+    frame["remaining"] = [0.85, 0.87, 0.2, 0.86, *(0.3, 0.32, 0.7, 0.1)]  # c and d change places, clearly
+    ranking = rank_layers(frame)
+    assert ranking.verdict is Verdict.NONE
+    assert set(labels(ranking).values()) == {"unclear"}
+
+
+@settings(deadline=None)
+@given(ratio_arrays)
+def test_contradictions_are_counted_pair_by_pair(ratios):
+    values = redundancy(ratios, None)
+    both = against = 0
+    for one, other in itertools.combinations(values, 2):
+        for i, j in itertools.combinations(range(values.shape[1]), 2):
+            a, b = one[i] - one[j], other[i] - other[j]
+            if abs(a) > CLEAR and abs(b) > CLEAR:
+                both += 1
+                against += a * b < 0
+    assert contradicted(values) == pytest.approx(against / both if both else math.nan, nan_ok=True)
+
+
+@pytest.mark.parametrize("pattern", [{"a": 0.9, "b": 0.1}, {"a": 0.9, "b": 0.5, "c": 0.1}])
+def test_few_layers_that_agree_are_a_ranking_with_a_caveat(pattern):
+    ranking = rank_layers(frame_of(pattern, alphas=(1e-4, 1e-3), seeds=1))
+    assert ranking.p_value > 0.05
+    assert ranking.verdict is Verdict.WEAK
+    assert Caveat.FEW_LAYERS in ranking.caveats
+    assert labels(ranking)["a"] == "needed"
+    assert any(note.startswith("Few layers and trials") for note in ranking.notes)
+    assert Caveat.FEW_LAYERS not in rank_layers(frame_of(PATTERN)).caveats
+
+
+def test_what_a_ranking_says_is_read_back_as_the_same_values():
+    ranking = rank_layers(frame_of(PATTERN, alphas=(1e-4, 1e-3), seeds=1))
+    assert ranking.caveats == (Caveat.TWO_TRIALS, Caveat.ONE_SEED, Caveat.COARSE)
+    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
+        assert back.verdict is Verdict.WEAK
+        assert back.caveats == ranking.caveats
+        assert back.statistics.guesses == ranking.statistics.guesses
+
+
+def test_trials_without_evidence_are_left_out_and_told():
+    frame = frame_of(PATTERN, alphas=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1), seeds=2)
+    frame.loc[frame["alpha"] == 1e-5, "remaining"] = 0.99
+    frame.loc[frame["alpha"] == 1e-1, "remaining"] = 0.0
+    ranking = rank_layers(frame)
+    assert ranking.trials.groupby("alpha")["status"].first().to_dict() == {
+        1e-5: "unpruned", 1e-4: "used", 1e-3: "used", 1e-2: "used", 1e-1: "collapsed",
+    }  # fmt: skip
+    assert ranking.statistics.trials == 6
+    text = " ".join(ranking.notes)
+    assert "2 trials (alpha 1e-5) pruned nothing" in text
+    assert "2 trials (alpha 0.1) pruned everything" in text
+
+
+def test_failed_trials_are_told_and_nothing_measured_is_not_redundant(tmp_path):
+    ranking = rank_layers(make_run(tmp_path / "run", diverged=(1e-3,), layers=("a", "b", "c")))
+    assert list(ranking.trials["status"]) == ["used", "diverged"]
+    assert any("alpha 1e-3) diverged" in note for note in ranking.notes)
+    nothing = rank_layers(make_run(tmp_path / "none", diverged=(1e-4, 1e-3)))
+    assert nothing.verdict == "no ranking"
+    assert set(nothing.table["label"]) == {"not measured"}
+    assert Ranking.from_csv(nothing.to_csv()) == nothing
+
+
+def test_a_layer_missing_somewhere_is_not_measured():
+    frame = frame_of(PATTERN)
+    ranking = rank_layers(frame[~((frame["layer"] == "c") & (frame["alpha"] == 1e-4) & (frame["seed"] == 1))])
+    row = ranking.table.set_index("layer").loc["c"]
+    assert row["label"] == "not measured"
+    assert row["reason"] == "there is no ratio at alpha 1e-4, seed 1"
+    assert math.isnan(row["rank"])
+    assert list(ranking.table["layer"])[-1] == "c"
+    assert ranking.statistics.layers == 4
+
+
+def test_a_layer_that_was_reset_counts_as_collapsed():
+    frame = frame_of({"a": 0.9, "b": 0.7, "c": 0.6, "d": 0.5, "e": 0.4}, resets=0)
+    hit = (frame["layer"] == "a") & (frame["alpha"] == 1e-3)
+    ranking = rank_layers(frame.assign(resets=hit * 2))
+    row = ranking.table.set_index("layer").loc["a"]
+    assert row["resets"] == 6
+    assert row["label"] == "unclear"  # dense at two alphas, collapsed at the third
+    assert any("count as collapsed" in note for note in ranking.notes)
+    read = ranking.by_alpha.query("layer == 'a' and alpha == 1e-3")["remaining"].iloc[0]
+    assert read == pytest.approx(0.9**3)  # what was read is shown as it was
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share"), [((1, 2, 3, 4, 5), 1), ((5, 4, 3, 2, 1), 0), ((2, 1, 5, 4, 3), 0.5), ((7, 7, 7, 7, 7), 0.5)]
+)
+def test_what_needs_no_training_is_told_by_pairs(sizes, share):
+    """Layers a to e stand in network order, and the later ones keep less: depth says it all."""
+    counts = dict(zip(PATTERN, sizes, strict=True))
+    ranking = rank_layers(frame_of(PATTERN).assign(params=lambda f: 1000 * f["layer"].map(counts)))
+    found = ranking.statistics.guesses
+    assert found.pairs == 10
+    assert found.depth == 1
+    assert found.beyond == 0
+    assert found.size == pytest.approx(share, abs=0.11)
+    assert math.isnan(found.initial)
+    assert any(
+        "100% by depth would be ordered the same way without training; 0% only by the sweep." in note
+        for note in ranking.notes
+    )
+    assert not any("by the initial weights" in note for note in ranking.notes)
+    turned = rank_layers(frame_of(dict(reversed(PATTERN.items()))))
+    assert turned.statistics.guesses.depth == 0
+    assert turned.statistics.guesses.beyond == 1
+    assert any("100% only by the sweep." in note for note in turned.notes)
+
+
+@settings(deadline=None)
+@given(arrays(float, st.integers(2, 8), elements=st.sampled_from(np.linspace(-2, 2, 17))), st.data())
+def test_clear_pairs_are_those_that_differ_and_every_order_has_them_or_its_reverse(values, data):
+    more, less = clear_pairs(values)
+    brute = [(i, j) for i in range(len(values)) for j in range(len(values)) if values[i] - values[j] > CLEAR]
+    assert sorted(zip(more.tolist(), less.tolist(), strict=True)) == sorted(brute)
+    assert (alike(values, values) == 1).all()
+    assert (alike(values, -values) == 0).all()
+    other = np.array(data.draw(st.permutations(range(len(values)))), dtype=float)
+    np.testing.assert_allclose(alike(values, other) + alike(values, -other), 1)
+    found = guesses(values, other, None)
+    if found.pairs:
+        assert found.beyond <= 1 - max(found.initial, found.depth) + 1e-9
+        assert math.isnan(found.size)
+
+
+def test_one_seed_two_trials_and_seeds_that_differ():
+    one = rank_layers(frame_of(PATTERN, seeds=1))
+    assert any(note.startswith("One seed") for note in one.notes)
+    assert any("10 ways only" in note for note in one.notes)
+    two = rank_layers(frame_of(PATTERN, alphas=(1e-4, 1e-3), seeds=1))
+    assert two.verdict == "weakly consistent"
+    assert math.isnan(two.interval[0])
+    assert any(note.startswith("One alpha") for note in rank_layers(frame_of(PATTERN, alphas=(1e-3,), seeds=4)).notes)
+    rng = np.random.default_rng(0)
+    luck = {seed: dict(zip("abcdefgh", rng.permutation(np.linspace(0.1, 0.9, 8)), strict=True)) for seed in range(4)}
+    frame = pd.concat([frame_of(luck[seed], seeds=1).assign(seed=seed) for seed in luck])
+    ranking = rank_layers(frame)
+    assert ranking.verdict != "consistent"
+    assert ranking.statistics.between_alphas > 0.9 > 0.5 > ranking.statistics.between_seeds
+
+
+def test_a_small_difference_is_average():
+    pattern = {"a": 0.60, "b": 0.58, "c": 0.55, "d": 0.52, "e": 0.50}
+    assert set(labels(rank_layers(frame_of(pattern, alphas=(1e-4, 1.1e-4), seeds=1))).values()) == {"average"}
+
+
+def test_a_layer_that_holds_most_of_the_weights_can_be_redundant():
+    frame = frame_of({"a": 0.87, "big": 0.3, "c": 0.85, "d": 0.83}, seeds=1)
+    ranking = rank_layers(frame.assign(params=frame["layer"].map({"a": 10, "big": 10**6, "c": 20, "d": 30})))
+    assert labels(ranking) == {"a": "average", "big": "redundant", "c": "average", "d": "average"}
+
+
+def test_a_layer_whose_place_changes_is_unclear():
+    frame = frame_of({"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.5, "e": 0.1}, seeds=1)
+    turns = {1e-5: 0.9, 1e-4: 0.25, 1e-3: 0.02}
+    frame.loc[frame["layer"] == "d", "remaining"] = list(turns.values())
+    row = rank_layers(frame).table.set_index("layer").loc["d"]
+    assert row["label"] == "unclear"
+    assert row["reason"] == (
+        "its place changes between alphas or seeds: it keeps 16 to 180 % of what the median layer keeps"
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratio_arrays)
+def test_labels_never_contradict_the_order(ratios):
+    """No needed layer stands before a redundant or an average one; only an unclear one may stand anywhere."""
+    ranking = rank_layers(as_frame(ratios), draws=20)
+    order = {"redundant": 0, "average": 1, "needed": 2}
+    seen = [order[label] for label in ranking.table["label"] if label in order]
+    assert seen == sorted(seen)
+    if ranking.verdict is Verdict.NONE:
+        assert not {"redundant", "needed"} & set(ranking.table["label"])
+    table = ranking.table[ranking.table["label"].isin(("redundant", "needed"))]
+    assert (np.sign(table["redundancy"]) == np.where(table["label"] == "redundant", 1, -1)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(ratio_arrays)
+def test_only_a_place_that_changes_or_may_change_is_unclear(ratios):
+    ranking = rank_layers(as_frame(ratios), draws=20)
+    assert 0 < SLACK < BORDER
+    said = ("its place changes between alphas or seeds", "its label may change with another seed")
+    for row in ranking.table[ranking.table["label"] == "unclear"].itertuples():
+        assert ranking.verdict is Verdict.NONE or row.reason.startswith(said)
+        if ranking.statistics.trials == 1:
+            assert abs(abs(row.redundancy) - BORDER) <= GUARD
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [(0.25, "a quarter of what"), (0.5, "half of what"), (0.41, "41 % of what"), (0.001, "less than 1 % of what"),
+     (2, "twice what"), (3.4, "3.4 times what"), (12, "12 times what")],
+)  # fmt: skip
+def test_how_much_a_layer_keeps_is_said_plainly(kept, words):
+    assert kept_words(-math.log(kept)) == f"{words} the median layer"
+
+
+def test_what_the_null_explains():
+    by_null = frame_of(PATTERN, noise=0.02)
+    by_null["null"] = frame_of(PATTERN)["remaining"]
+    same = rank_layers(by_null)
+    assert same.verdict is Verdict.CONSISTENT
+    assert Caveat.NULL in same.caveats
+    assert same.statistics.null.share > 0.95
+    assert same.statistics.guesses.initial == 1
+    assert labels(same) == labels(rank_layers(by_null.drop(columns="null")))  # it informs, it vetoes nothing
+    assert same.table["beyond_null"].abs().max() < 0.1
+    other = frame_of(PATTERN, noise=0.02)
+    other["null"] = frame_of({"a": 0.5, "b": 0.4, "c": 0.6, "d": 0.3, "e": 0.5})["remaining"]
+    assert rank_layers(other).verdict is Verdict.CONSISTENT
+    assert Caveat.NULL not in rank_layers(other).caveats
+    assert labels(rank_layers(other))["e"] == "redundant"
+    table = rank_layers(other).table
+    assert list(rank_layers(other).ordered("beyond-null")["beyond_null"]) == sorted(table["beyond_null"], reverse=True)
+    assert any("No null" in note for note in rank_layers(frame_of(PATTERN)).notes)
+
+
+def test_what_the_control_explains():
+    main = frame_of(PATTERN, noise=0.02, control=False)
+    shuffled = frame_of(PATTERN, noise=0.02, rng=1, seeds=1, control=True)
+    same = rank_layers(pd.concat([main, shuffled], ignore_index=True))
+    assert same.verdict is Verdict.CONSISTENT
+    assert Caveat.CONTROL in same.caveats
+    assert labels(same) == labels(rank_layers(main))
+    assert same.statistics.trials == 9
+    assert same.table["beyond_control"].abs().max() < 0.1
+    assert set(same.by_alpha["seeds"]) == {3}
+    other = {"a": 0.5, "b": 0.4, "c": 0.6, "d": 0.3, "e": 0.5}
+    control = frame_of(other, seeds=1, alphas=(1e-4,), control=True)
+    differs = rank_layers(pd.concat([main, control], ignore_index=True))
+    assert differs.verdict is Verdict.CONSISTENT
+    assert Caveat.CONTROL not in differs.caveats
+    assert differs.statistics.control.share < 0.5
+    assert any("Control trials on shuffled labels explain" in note for note in differs.notes)
+    assert "-control" in differs.text(100)
+    assert Ranking.from_json(differs.to_json()) == differs
+
+
+def test_weighted_orders():
+    frame = frame_of(PATTERN)
+    frame["params"] = frame["layer"].map({"a": 1e7, "b": 1e5, "c": 1e4, "d": 5e6, "e": 500})
+    frame["macs"] = frame["layer"].map({"a": 10, "b": 10, "c": 10, "d": 10, "e": 1e6})
+    ranking = rank_layers(frame)
+    assert ranking.ordered("redundancy")["layer"][0] == "e"
+    by_params = ranking.ordered("params")
+    assert list(by_params["label"]) == sorted(
+        by_params["label"], key=["redundant", "unclear", "average", "needed"].index
+    )
+    gains = by_params[by_params["label"] == "redundant"]["params_given_up"]
+    assert list(gains) == sorted(gains, reverse=True)
+    assert ranking.ordered("params", 1)["layer"][0] == "d"
+    assert ranking.ordered("macs", 1)["layer"][0] == "e"
+    with pytest.raises(OptionError):
+        ranking.ordered("beauty")
+    with pytest.raises(OptionError):
+        ranking.ordered(top=0)
+
+
+def test_groups_are_ranked_too():
+    frame = frame_of(PATTERN, params=100, macs=10)
+    ranking = rank_layers(frame, groups={"a": "stage", "e": "stage"})
+    groups = ranking.groups.set_index("group")
+    assert sorted(groups.index) == ["b", "c", "d", "stage"]
+    assert groups.at["stage", "layers"] == 2
+    assert groups.at["stage", "params"] == 200
+    assert groups.at["stage", "remaining"] == pytest.approx(
+        ranking.table.set_index("layer").loc[["a", "e"], "remaining"].mean()
+    )
+    column = rank_layers(frame.assign(group=frame["layer"].map({"a": "stage", "e": "stage"})))
+    assert column == ranking
+    assert rank_layers(frame).groups is None
+    read = Ranking.from_json(ranking.to_json())
+    assert (read, read.why) == (ranking, ranking.why)
+    with pytest.raises(DataError, match="no layer 'z'"):
+        rank_layers(frame, groups={"z": "stage"})
+
+
+def test_a_record_is_read_over_its_last_quarter(tmp_path):
+    record = make_run(tmp_path / "run", layers=("a", "b", "c"), seeds=2)
+    ranking = rank_layers(record)
+    assert ranking.remaining().loc["a", 1e-4] == pytest.approx(0.5)
+    assert list(ranking.table["layer"]) == ["c", "b", "a"]
+    frame = record.frame.merge(record.layers[["layer", "params", "macs"]], on="layer")
+    same = rank_layers(frame)
+    assert (same.verdict, same.caveats, same.notes) == (ranking.verdict, ranking.caveats, ranking.notes[:-1])
+    assert ranking.notes[-1].startswith("Spare: what was gone at alpha 1e-3")
+    known = ["spare", "spare_alpha", "spare_words"]  # a frame has no scores
+    pd.testing.assert_frame_equal(same.table.drop(columns=known), ranking.table.drop(columns=known))
+    assert same.table["spare"].isna().all()
+    assert "spare %" not in same.text(100)
+    assert ranking.table["spare"].notna().all()
+    assert "spare %" in ranking.text(100)
+    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
+        assert back == ranking
+        assert back.spare_words("c") == ranking.spare_words("c") != ""
+    control = pd.concat([frame.assign(control=False), frame.assign(control=True)], ignore_index=True)
+    assert rank_layers(control).statistics.control.share > 0.95
+
+
+# --- bad frames ----------------------------------------------------------------------------------------------------
+
+
+GOOD = frame_of({"a": 0.5, "b": 0.7}, seeds=1, params=10)
+
+
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        (GOOD.drop(columns="remaining"), "no column remaining"),
+        (GOOD.drop(columns=["layer", "alpha"]), "no column layer and no alpha"),
+        (GOOD.iloc[:0], "no rows"),
+        (GOOD.assign(remaining=[0.5, 0.5, 1.2, 0.5, 0.5, 0.5]), "row 2 .layer a, alpha 0.0001.: remaining is 1.2"),
+        (GOOD.assign(remaining=[0.5, -0.1, 1.2, 0.5, 0.5, 0.5]), "row 1 .*remaining is -0.1, not a share"),
+        (GOOD.assign(remaining=[0.5, 0.5, 0.5, np.nan, 0.5, 0.5]), "row 3 .*remaining is missing"),
+        (GOOD.assign(remaining=[0.5, 0.5, 0.5, "lots", 0.5, 0.5]), "row 3 .*'lots', not a number"),
+        (GOOD.assign(alpha=[np.inf, *[1e-3] * 5]), "row 0 .*not a positive number"),
+        (GOOD.assign(alpha=[0, *[1e-3] * 5]), "row 0 .*not a positive number"),
+        (GOOD.assign(alpha=1e-3), "row 2 .*there already, in row 0"),
+        (GOOD.assign(seed=0.5), "row 0 .*not a whole number"),
+        (GOOD.assign(layer=["a", None, *"abab"]), "row 1 .*no name"),
+        (GOOD.assign(params=[10, 10, 10, 10, 11, 10]), "row 4 .*params is 11.0, but 10.0"),
+        (GOOD.assign(params=[10, 10, 10, np.nan, 10, 10]), "row 3 .*params is missing"),
+        (GOOD.assign(null=2.0), "row 0 .*null is 2.0"),
+        (GOOD.assign(control="maybe"), "row 0 .*neither true nor false"),
+        (GOOD.assign(resets=-1), "row 0 .*resets is -1"),
+        (GOOD.set_axis(["layer", "alpha", "seed", "remaining", "seed"], axis=1), "'seed' is there twice"),
+        ([1, 2, 3], "not from list"),
+    ],
+)
+def test_bad_frames_name_the_row(frame, said):
+    with pytest.raises(DataError, match=said):
+        rank_layers(frame)
+
+
+def test_a_csv_file_from_elsewhere(tmp_path):
+    path = tmp_path / "ratios.csv"
+    frame = frame_of(dict(zip(["=1+1", "NA", "two\nlines", "0"], [0.9, 0.6, 0.3, 0.1], strict=True)), params=10)
+    path.write_text("\ufeff" + frame.assign(macs="", control="false").to_csv(index=False))
+    assert list(rank_layers(read_frame(path)).table["layer"]) == ["0", "two\nlines", "NA", "=1+1"]
+    path.write_text("layer,alpha,remaining\na,1,0.9\nb,1,0.2\n")  # these columns are enough
+    assert list(rank_layers(read_frame(path)).table["layer"]) == ["b", "a"]
+    for text, said in (
+        ("layer,alpha,remaining\na,1,2\n", "line 2 .*remaining is 2"),
+        ("layer,alpha,remaining\na,1\n", "line 2 has 2 values"),
+        ("layer,alpha,remaining\na,1,\n", "line 2 .*missing"),
+        ("", "no column layer"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=said) as caught:
+            read_frame(path)
+        assert caught.value.place == str(path)
+    path.write_bytes(b"\xff\xfe\x00bad")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_frame(path)
+
+
+# --- formats -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(ratio_arrays.filter(lambda r: r.shape[1] <= 5), text_names, st.booleans())
+def test_csv_and_json_come_back_the_same(ratios, names, null):
+    ratios = ratios[:, : len(names)]
+    frame = as_frame(ratios, names[: ratios.shape[1]])
+    frame["group"] = [name if i % 2 else "" for i, name in enumerate(frame["layer"])]
+    frame["group"] = frame.groupby("layer")["group"].transform("first")
+    if null:
+        frame["null"] = 0.5
+    ranking = rank_layers(frame, draws=20)
+    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
+        assert back == ranking
+        pd.testing.assert_frame_equal(back.table, ranking.table)
+        assert back.text(80) == ranking.text(80)
+
+
+def test_hostile_names_are_inert_everywhere():
+    ranking = rank_layers(frame_of(dict(zip(HOSTILE, np.linspace(0.9, 0.1, len(HOSTILE)), strict=True)), resets=1))
+    assert Ranking.from_csv(ranking.to_csv()) == ranking
+    cells = [line.split(",")[0].strip('"') for line in ranking.to_csv().splitlines()[1:]]
+    assert not [cell for cell in cells if cell[:1] in ("=", "@")]
+    for text in (ranking.text(80), ranking.markdown()):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "<img" not in ranking.markdown()
+    html = ranking._repr_html_()
+    assert "<img" not in html
+    assert "<script" not in html
+    assert "&lt;img" in html
+    assert "\x1b" not in html
+    assert max(map(len, ranking.text(80).splitlines())) <= 80
+    assert all(
+        line.count(" | ") == ranking.markdown().splitlines()[0].count(" | ")
+        for line in ranking.markdown().split("\n\n")[0].splitlines()
+    )
+
+
+def test_foreign_files_are_refused():
+    for text in ("", "{}", "[]", "layer,alpha\na,1\n", '{"schema_version": 99, "table": {"columns": [], "rows": []}}'):
+        with pytest.raises(DataError, match="not a ranking"):
+            Ranking.from_json(text)
+        with pytest.raises(DataError, match="not a ranking"):
+            Ranking.from_csv(text)
+
+
+def test_it_shows_itself():
+    ranking = rank_layers(frame_of(PATTERN))
+    assert repr(ranking) == "Ranking('consistent', 5 layers, W=1.00)"
+    assert "Verdict: consistent." in str(ranking)
+    assert "3 more layers" in ranking.text(80, top=2)
+    assert isinstance(ranking, dst_analyze.Ranking)
+    with pytest.raises(TypeError):
+        hash(ranking)
+
+
+# --- several runs --------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_matched_by_name_and_then_by_position():
+    assert counterparts(["a", "b", "c"], ["a", "x", "c"]) == {"a": "a", "b": "x", "c": "c"}
+    assert counterparts(["a", "b"], ["p", "q"]) == {"a": "p", "b": "q"}
+    assert counterparts(["a", "b", "c"], ["a", "x", "y", "c"]) == {"a": "a", "c": "c"}
+    assert counterparts(["a", "b"], ["b", "a"]) == {"a": "a", "b": "b"}
+
+
+def test_runs_are_compared():
+    one = rank_layers(frame_of(PATTERN))
+    again = rank_layers(frame_of(PATTERN, noise=0.02))
+    renamed = rank_layers(frame_of({"a": 0.9, "bb": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}))
+    same = compare_rankings({"one": one, "two": again, "three": renamed})
+    assert same.verdict == "the runs agree"
+    assert same.agreement == pytest.approx(1)
+    assert set(same.table["matched"]) == {"name", "position"}
+    assert not any(same.unmatched.values())
+    assert "matched by their position" in same.text(80)
+    turned = rank_layers(frame_of(dict(zip(PATTERN, reversed(PATTERN.values()), strict=True))))
+    against = compare_rankings({"one": one, "two": turned})
+    assert against.verdict == "the runs do not agree"
+    assert {"a", "e"} <= set(against.opposed)
+    assert against.correlation.loc["one", "two"] == pytest.approx(-1)
+    strangers = compare_rankings({"one": one, "two": rank_layers(frame_of({"p": 0.5, "q": 0.1}))})
+    assert strangers.verdict == "no comparison"
+    assert strangers.text(80)
+    with pytest.raises(OptionError):
+        compare_rankings({"one": one})

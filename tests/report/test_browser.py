@@ -1,0 +1,381 @@
+"""The report in a real browser: nothing leaves, nothing complains, strange names stay text, and everything works."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import HOSTILE, add_plan, chain, made_run
+
+from dst_analyze.report.compare_page import write_comparison
+from dst_analyze.report.page import write_report
+from dst_analyze.run.record import GraphNode, ModelGraph
+
+LAYERS = [f"blocks.{block}.{name}" for block in range(6) for name in ("conv1", "conv2")] + ["head"]
+ALPHAS = (1e-5, 1e-4, 1e-3)
+
+
+def residual() -> ModelGraph:
+    """Six residual blocks of two convolutions, and a head."""
+    nodes = [GraphNode(op="input")]
+    for block in range(6):
+        scope, last = f"blocks.{block}", len(nodes) - 1
+        for name, source in (("conv1", last), ("conv2", last + 1)):
+            layer = f"{scope}.{name}"
+            nodes.append(GraphNode(op="Conv2d", scope=layer, layers=(layer,), place="net.py:7", inputs=(source,)))
+        nodes.append(GraphNode(op="add", scope=scope, inputs=(last + 2, last)))
+    nodes.append(GraphNode(op="Linear", scope="head", layers=("head",), inputs=(len(nodes) - 1,)))
+    return ModelGraph(schema_version=1, nodes=(*nodes, GraphNode(op="output", inputs=(len(nodes) - 1,))))
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A report with everything in it."""
+    record = made_run(
+        tmp_path_factory.mktemp("whole") / "run", LAYERS, alphas=ALPHAS, seeds=2, graph=residual(), reset="head",
+        stand_in=True, readings=12,
+    )  # fmt: skip
+    add_plan(record.folder, LAYERS)
+    return write_report(record.folder).as_uri()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    record = made_run(
+        tmp_path_factory.mktemp("hostile") / "run", HOSTILE, graph=chain(HOSTILE), name=HOSTILE[1], failed=HOSTILE[0],
+        reset=HOSTILE[2], seeds=2, readings=12,
+    )  # fmt: skip
+    add_plan(record.folder, HOSTILE, words="".join(HOSTILE[:-1]))
+    write_report(record.folder)
+    return record.folder
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens pages, and holds against them whatever they asked for or complained of."""
+    contexts: list[Any] = []
+    requests: list[str] = []
+    complaints: list[str] = []
+    wanted: list[str] = []
+
+    def open_page(address: str, **options: Any) -> Any:
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (complaints.append("dialog"), dialog.dismiss()))
+        wanted.append(address.partition("#")[0])
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [url.partition("#")[0] for url in requests if not url.startswith("data:")] == wanted
+    assert complaints == []
+
+
+@contextmanager
+def violations(page: Any) -> Iterator[None]:
+    """No policy may have been violated meanwhile."""
+    page.evaluate("() => { self.seen = []; addEventListener('securitypolicyviolation', e => seen.push(e.blockedURI)) }")
+    yield
+    assert page.evaluate("self.seen") == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_hostile_names_stay_text(opened: Any, hostile: Path, scheme: str) -> None:
+    page = opened((hostile / "report.html").as_uri(), color_scheme=scheme)
+    with violations(page):
+        assert HOSTILE[1] in page.title()
+        assert page.locator("h1").text_content() == HOSTILE[1]
+        assert page.locator(".ranking tbody tr").count() == len(HOSTILE)
+        assert page.locator("img, iframe, object").count() == 0
+        for link in page.locator(".ranking tbody a").all():
+            link.click()
+        assert page.locator(".ranking tr.picked").count() == 1
+        page.locator("summary").first.click()
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_comparison_of_hostile_runs_is_as_quiet(opened: Any, hostile: Path, tmp_path: Path) -> None:
+    shutil.copytree(hostile, tmp_path / HOSTILE[0])
+    write_comparison(tmp_path / "both.html", [hostile, tmp_path / HOSTILE[0]])
+    page = opened((tmp_path / "both.html").as_uri())
+    with violations(page):
+        page.locator("#theme").click()
+        assert page.locator("figure svg").count() >= 2
+    assert page.locator("tbody tr").count() == len(HOSTILE)
+
+
+def test_the_policy_stops_what_would_get_in(browser: Any, address: str) -> None:
+    """The guard itself: a script, a handler and a request that somehow got onto the page do not run."""
+    page = browser.new_page()
+    page.goto(address)
+    page.evaluate(
+        """() => {
+            self.ran = []; self.blocked = 0;
+            addEventListener("securitypolicyviolation", () => blocked++);
+            const script = document.createElement("script");
+            script.textContent = "ran.push('script')";
+            const box = document.createElement("div");
+            box.setAttribute("onclick", "ran.push('handler')");
+            document.body.append(script, box);
+            box.click();
+            new Image().src = "http://127.0.0.1:9/x.png";
+            fetch("http://127.0.0.1:9/x").catch(() => 0);
+        }"""
+    )
+    page.wait_for_function("self.blocked >= 4")
+    assert page.evaluate("self.ran") == []
+    page.close()
+
+
+# --- what a reader does with it ---
+
+
+def names(page: Any) -> list[str]:
+    return page.locator(".ranking tbody tr:visible th").all_text_contents()
+
+
+def test_the_table_sorts(opened: Any, address: str) -> None:
+    page = opened(address)
+    ranked = names(page)
+    page.get_by_role("button", name="layer", exact=True).click()
+    assert names(page) == LAYERS
+    page.get_by_role("button", name="layer", exact=True).click()
+    assert names(page) == LAYERS[::-1]
+    head = page.locator("th[data-column=layer]")
+    assert head.get_attribute("aria-sort") == "descending"
+    page.get_by_role("button", name="redundancy").click()
+    assert names(page) == ranked
+    assert head.get_attribute("aria-sort") is None
+    page.get_by_role("button", name="parameters").click()
+    assert names(page) == LAYERS[::-1]  # later ones are larger
+    values = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
+    page.locator("th[data-column=at0] button").click()
+    after = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
+    assert after == sorted(values)
+
+
+def test_the_table_filters(opened: Any, address: str) -> None:
+    page = opened(address)
+    page.locator("#filter-words").fill("BLOCKS.3")
+    assert sorted(names(page)) == ["blocks.3.conv1", "blocks.3.conv2"]
+    assert page.locator("#filter-count").text_content() == "2 of 13 layers"
+    page.locator("#filter-words").fill("conv2d")  # the kind counts too
+    assert len(names(page)) == 13
+    page.locator("#filter-words").fill("")
+    page.locator("#filter-label").select_option("redundant")
+    labels = page.locator(".ranking tbody tr:visible .tag").all_text_contents()
+    assert set(labels) == {"redundant"}
+    page.locator("#filter-words").fill("no such layer")
+    assert names(page) == []
+
+
+def test_rows_and_nodes_select_each_other(opened: Any, address: str) -> None:
+    page = opened(address)
+    picked = page.locator(".ranking tr.picked th")
+    node = page.locator('.canvas a[href="#layer=blocks.0.conv1"]').first
+    node.click()
+    assert picked.all_text_contents() == ["blocks.0.conv1"]
+    assert page.url.endswith("#layer=blocks.0.conv1")
+    assert "picked" in (node.get_attribute("class") or "")
+    bar = page.locator("#picked")
+    assert "blocks.0.conv1: " in bar.text_content()
+    page.locator('.ranking a[href="#layer=blocks.4.conv2"]').click()
+    assert picked.all_text_contents() == ["blocks.4.conv2"]
+    marked = page.locator(".canvas").first.locator("a.picked")
+    assert marked.count() == 1
+    assert marked.get_attribute("href") == "#layer=blocks.4.conv2"
+    page.locator("#to-node").click()
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#layer=blocks.4.conv2"
+    page.go_back()
+    page.wait_for_function("document.querySelector('.ranking tr.picked th').textContent === 'blocks.0.conv1'")
+    page.locator("#unpick").click()
+    assert bar.is_hidden()
+    assert picked.count() == 0
+
+
+def test_a_deep_link_shows_its_layer(opened: Any, address: str) -> None:
+    page = opened(f"{address}#layer=blocks.3.conv1")
+    assert page.locator(".ranking tr.picked th").all_text_contents() == ["blocks.3.conv1"]
+    assert page.locator(".ranking tr.picked").is_visible()
+    assert page.locator("#picked").is_visible()
+    page.goto(f"{address}#layer=%F0nonsense")
+    assert page.locator("#picked").is_hidden()
+
+
+def test_a_deep_link_beyond_a_filter_lifts_it(opened: Any, address: str) -> None:
+    page = opened(address)
+    page.locator("#filter-words").fill("head")
+    page.locator('.canvas a[href="#layer=blocks.0.conv1"]').first.click()
+    assert page.locator(".ranking tr.picked").is_visible()
+    assert len(names(page)) == 13
+
+
+def test_the_slider_chooses_the_alpha(opened: Any, address: str) -> None:
+    page = opened(address)
+    assert page.locator(".course:visible h3").all_text_contents() == ["alpha 1e-3"]
+    slider = page.locator("#alpha")
+    slider.press("ArrowLeft")
+    assert page.locator(".course:visible h3").all_text_contents() == ["alpha 1e-4"]
+    assert page.locator("#alpha-shown").text_content() == "alpha 1e-4"
+    assert slider.get_attribute("aria-valuetext") == "alpha 1e-4"
+    assert page.locator(".course:visible svg").count() == 3
+    slider.press("End")
+    assert "head" in page.locator(".course:visible .note").text_content()  # it was reset
+
+
+def test_the_theme_is_the_systems_until_it_is_chosen(opened: Any, address: str) -> None:
+    page = opened(address, color_scheme="dark")
+
+    def ground() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    dark = ground()
+    assert page.locator("#theme").text_content() == "Light page"
+    page.locator("#theme").click()
+    assert ground() == "rgb(255, 255, 255)" != dark
+    page.locator("#theme").click()
+    assert ground() == dark
+    page.emulate_media(color_scheme="light")
+    assert ground() == dark  # chosen by hand
+
+
+def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
+    page = opened(address)
+    canvas = page.locator(".canvas").first
+    assert "5 blocks alike" in canvas.text_content()
+    assert canvas.locator("a").count() == len(LAYERS)
+    wide = canvas.locator("svg").bounding_box()["width"]
+    page.get_by_role("button", name="Larger").first.click()
+    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(1.25 * wide, rel=0.01)
+    page.get_by_role("button", name="100 %").first.click()
+    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(wide, rel=0.01)
+    unfolded = page.locator("details .canvas")
+    assert unfolded.is_hidden()
+    page.get_by_text("Unfolded: every block drawn").click()
+    assert unfolded.is_visible()
+    assert "blocks alike" not in unfolded.text_content()
+
+
+def test_the_whole_page_can_be_walked_with_the_tab_key(opened: Any, address: str) -> None:
+    page = opened(address)
+    stops = page.evaluate(
+        """() => Array.from(document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']"))
+            .filter(e => e.checkVisibility() && e.getAttribute("tabindex") !== "-1").length"""
+    )
+    seen: list[str] = []
+    describe = """() => { const e = document.activeElement, s = getComputedStyle(e), r = e.querySelector?.("rect");
+        const ring = s.outlineStyle !== "none" || (r && parseFloat(getComputedStyle(r).strokeWidth) >= 3);
+        return [e.tagName, e.id || e.getAttribute("href") || e.textContent.trim().slice(0, 20), Boolean(ring)] }"""
+    for _ in range(stops + 5):
+        page.keyboard.press("Tab")
+        tag, what, ring = page.evaluate(describe)
+        if tag == "BODY":
+            break
+        assert ring, (tag, what)
+        seen.append(f"{tag} {what}")
+    assert len(seen) == stops
+    for stop in ("A #main", "BUTTON theme", "A #ranking", "INPUT filter-words", "SELECT filter-label", "INPUT alpha"):
+        assert stop in seen
+    for layer in LAYERS:
+        assert f"A #layer={layer}" in seen
+
+
+def test_arrows_walk_the_graph(opened: Any, address: str) -> None:
+    page = opened(address)
+    links = page.locator(".canvas").first.locator("a")
+    links.first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == links.nth(1).get_attribute("href")
+    page.keyboard.press("Enter")
+    assert page.locator(".ranking tr.picked").count() == 1
+
+
+def test_lines_can_be_copied(opened: Any, address: str) -> None:
+    page = opened(address, permissions=["clipboard-read", "clipboard-write"])
+    button = page.locator('[data-copy="changed-lines"]')
+    button.click()
+    page.wait_for_function("document.querySelector('[data-copy=changed-lines]').textContent !== 'Copy'")
+    assert "blocks.0.conv2 = nn.Conv2d(64, 32)" in page.evaluate("getSelection().toString()")
+
+
+# --- whoever reads it ---
+
+
+def test_without_a_script_everything_is_there(opened: Any, address: str) -> None:
+    page = opened(f"{address}#layer=blocks.3.conv1", java_script_enabled=False)
+    assert page.locator(".ranking tbody tr:visible").count() == len(LAYERS)
+    assert page.locator(".course:visible").count() == len(ALPHAS)
+    assert page.locator("figure svg:visible").count() == 3 + 3 * len(ALPHAS)
+    assert page.locator(".canvas svg").first.is_visible()
+    assert page.locator("button:visible, input:visible, select:visible").count() == 0
+    assert page.locator(".ranking tr:target th").all_text_contents() == ["blocks.3.conv1"]
+    page.get_by_text("Unfolded: every block drawn").click()
+    assert page.locator("details .canvas").is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(opened: Any, address: str, hostile: Path, scheme: str) -> None:
+    for at in (f"{address}#layer=head", (hostile / "report.html").as_uri()):
+        page = opened(at, color_scheme=scheme)
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+        found = page.evaluate(
+            "axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', "
+            "'wcag22aa', 'best-practice']})"
+        )
+        serious = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+        assert [(v["id"], v["nodes"][0]["html"][:200]) for v in serious] == []
+
+
+def test_the_page_fits_a_phone_and_paper(opened: Any, address: str) -> None:
+    page = opened(address, viewport={"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.emulate_media(media="print")
+    assert page.locator("nav").is_hidden()
+    assert page.locator(".course:visible").count() == len(ALPHAS)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+# --- how large, how fast ---
+
+
+def test_a_thousand_layers_load_and_sort_quickly(opened: Any, tmp_path: Path) -> None:
+    many = [f"blocks.{number // 10}.conv{number % 10}" for number in range(1000)]
+    strengths = tuple(float(f"{base}e-{power}") for power in (6, 5, 4, 3, 2) for base in (1, 3))
+    record = made_run(tmp_path / "run", many, alphas=strengths, seeds=3, graph=chain(many), readings=4)
+    path = write_report(record.folder)
+    assert path.stat().st_size < 2_000_000
+    page = opened(path.as_uri())
+    rows = page.locator(".ranking tbody tr:visible")
+    assert rows.count() == 200  # until somebody asks for all of them
+    timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart")
+    took = page.evaluate(
+        """() => { const times = [];
+            for (const head of document.querySelectorAll("th[data-column] button")) {
+                const start = performance.now();
+                head.click();
+                document.body.offsetHeight;
+                times.push(performance.now() - start);
+            }
+            return times.sort((a, b) => a - b)[Math.floor(times.length / 2)]; }"""
+    )
+    page.locator("th[data-column=redundancy] button").click()
+    page.locator("#show-all").click()
+    assert rows.count() == 1000
+    # 2 s and 200 ms are promised; a machine that is busy with other tests may take five times as long.
+    assert timing < 10_000
+    assert took < 1_000
+    print(f"load {timing:.0f} ms, sort {took:.0f} ms")

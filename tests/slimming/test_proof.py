@@ -1,0 +1,139 @@
+"""The proof of a plan: contenders trained alike, here or by workers, with the same result."""
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from crashing import killing, write
+from proofs import plan_of, scores
+from safetensors.torch import save_file
+from small_sweeps import FILE, TEST, TRAIN
+from torch import nn
+
+from dst_analyze import Analysis
+from dst_analyze.cli.main import main
+from dst_analyze.errors import DstError
+from dst_analyze.run.events import Notice, ProofStarted, ProofTrained
+from dst_analyze.slimming.planning.plan_types import CONTENDERS
+from dst_analyze.slimming.proof.candidates import ALIKE
+from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.run_sweep import run_sweep
+
+
+@pytest.fixture
+def task(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    return plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=120, out=tmp_path / "run").task
+
+
+def test_contenders_are_trained_alike_and_kept(tmp_path, task):
+    plan, heard = plan_of(task), []
+    options = {"seeds": 2, "keep_in": tmp_path / "kept"}
+    found = verify_plan(task, plan, **options, listener=heard.append)
+    assert [e.name for e in found.entries] == ["dense", "slim", "uniform", "random"]
+    assert found.entry("slim").scores == found.entry("uniform").scores  # of one group there is one way to thin it
+    assert found.entry("uniform").about == f"every group thinned alike{ALIKE}"
+    assert (found.entry("dense").about, found.entry("slim").about) == ("the model as it is", "the suggestion")
+    assert found.entry("slim").params == plan.new_params < found.entry("dense").params
+    assert found.entry("slim").memory < found.entry("dense").memory
+    assert all(score > 0.5 for e in found.entries for score in e.scores)
+    assert heard[0] == ProofStarted(trainings=8, done=0, steps=120, jobs=1)
+    assert heard[1] == ProofTrained("dense", 0, found.entry("dense").scores[0])
+    assert len(heard) == 9
+    marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
+    (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
+    assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
+    assert verify_plan(task, plan_of(task, 0.25), **options).entry("slim").scores != found.entry("slim").scores
+
+
+def test_workers_prove_what_this_process_proves(tmp_path, task):
+    """A model in memory, and one of a file with normalisation and a layer that shrinks with another one."""
+    (tmp_path / "m.py").write_text(
+        FILE.replace("nn.Linear(hidden, 10)", "nn.Linear(hidden, 10)\n        self.side = nn.Linear(64, hidden)")
+        .replace("self.two(self.one(x).relu())", "self.two(self.norm(self.one(x)).relu() + self.side(x))")
+        .replace("super().__init__()", "super().__init__()\n        self.norm = nn.BatchNorm1d(hidden)")
+    )
+    of_file = plan_sweep(str(tmp_path / "m.py"), alphas=[1e-3], steps=40, out=tmp_path / "other").task
+    for each in (task, of_file):
+        plan = plan_of(each)
+        here = verify_plan(each, plan, seeds=2)
+        assert scores(verify_plan(each, plan, seeds=2, engine=LocalWorkers(2))) == scores(here)
+        assert len(set(here.entry("slim").scores)) == 2
+
+
+def test_all_start_from_scratch_whatever_was_trained_before(tmp_path, monkeypatch):
+    """Neither an object that has been trained nor a file of weights gives anybody a lead; the object stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    blank = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    options = {"data": (TRAIN, TEST), "alphas": [1e-3], "steps": 40, "out": "run"}
+    plan, found = plan_of(plan_sweep(model, **options).task), []
+    for weights in (copy.deepcopy(model.state_dict()), blank):  # from all zeros nothing would be learned
+        model.load_state_dict(weights)
+        found.append(scores(verify_plan(plan_sweep(model, **options).task, plan, seeds=2)))
+        assert all(torch.equal(value, model.state_dict()[name]) for name, value in weights.items())
+    assert all(found[0][name] == found[1][name] for name in ("dense", "slim"))
+    assert len(set(found[0]["dense"])) == 2
+    (tmp_path / "m.py").write_text(FILE)
+    plain = plan_sweep("m.py", alphas=[1e-3], steps=40, out="run").task
+    save_file({name: torch.zeros_like(p) for name, p in plain.source.build().named_parameters()}, "w.safetensors")
+    given = plan_sweep("m.py", alphas=[1e-3], steps=40, out="run", weights="w.safetensors").task
+    plan = plan_of(plain)
+    with_file, without = (scores(verify_plan(task, plan, seeds=1)) for task in (given, plain))
+    assert all(with_file[name] == without[name] for name in ("dense", "slim"))
+
+
+def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
+    whole = verify_plan(task, plan_of(task), seeds=2)
+    write(tmp_path, killing("trained_model", 1))
+    heard = []
+    found = verify_plan(task, plan_of(task), seeds=2, engine=LocalWorkers(1), listener=heard.append)
+    assert scores(found) == scores(whole)
+    (notice,) = [event for event in heard if isinstance(event, Notice)]
+    assert notice.text.endswith("starts again: its worker process was killed by SIGKILL")
+    (tmp_path / "tries").unlink()
+    write(tmp_path, killing("trained_model", 9))
+    with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
+        verify_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=LocalWorkers(1))
+    assert "goes on from there" in caught.value.hint
+    assert len(list((tmp_path / "kept").iterdir())) == 4  # those of the seed before
+
+
+def test_a_training_that_fails_says_which(tmp_path, task):
+    def loss(outputs, batch):
+        raise RuntimeError("out of luck")
+
+    with pytest.raises(DstError, match=r"the training of dense, seed 0 failed: RuntimeError: out of luck"):
+        verify_plan(replace(task, loss=loss), plan_of(task))
+
+
+def test_a_notebook_proves_with_several_jobs(tmp_path):
+    model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
+    options = {"alphas": [3e-3, 1e-2], "steps": 40, "out": tmp_path / "run"}
+    record = run_sweep(model, (TRAIN, TEST), **options)
+    analysis = Analysis(plan_sweep(model, (TRAIN, TEST), existing="resume", **options).task, record)
+    heard, plan = [], analysis.slim()
+    found = analysis.verify(plan, seeds=1, jobs=2, listener=heard.append)
+    assert heard.pop(0) == ProofStarted(trainings=5, done=0, steps=40, jobs=2)
+    assert {event.contender for event in heard} == set(CONTENDERS) == {entry.name for entry in found.entries}
+    assert scores(analysis.verify(plan, seeds=1)) == scores(found)  # as kept
+
+
+def test_the_command_line_tells_of_the_proof_and_writes_a_report_before(tmp_path, monkeypatch, capsys, inline):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(FILE)
+    options = ["--alphas", "3e-3,1e-2", "--steps", "40", "--round-to", "1", "--out", "run"]
+    assert main(["m.py", *options, "--verify", "--verify-seeds", "1", "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [event["event"] for event in events if event["event"] not in ("trial_step", "trial_started")]
+    proof = ["proof_started", *["proof_trained"] * 5]
+    assert told[-10:] == ["sweep_finished", "suggestion_written", "notice", *proof, "report_written"]
+    assert "run/report.html" in next(event["text"] for event in events if event["event"] == "notice")
+    assert [event["contender"] for event in events if event["event"] == "proof_trained"][:2] == ["dense", "slim"]

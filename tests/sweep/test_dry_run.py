@@ -1,0 +1,142 @@
+"""Before a run: what it would cost, without a trace; and the whole of it with tiny numbers, in a folder of its own."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from small_sweeps import FILE
+
+from dst_analyze.cli.main import main
+from dst_analyze.sweep.data.batches import as_batches
+from dst_analyze.sweep.engines.memory import free_memory, gigabytes, peak_memory
+from dst_analyze.sweep.planning import cost as costs
+from dst_analyze.sweep.planning.cost import Estimate, estimate_of
+from dst_analyze.sweep.planning.plan import plan_sweep
+from dst_analyze.sweep.planning.smoke_run import BATCHES, STEPS, FewBatches
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, inline):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    (tmp_path / "m.py").write_text(FILE + "\nprint('loud')\n")
+    return tmp_path
+
+
+def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
+    args = ["m.py", "--alphas", "1e-4,1e-3", "--seeds", "2", "--steps", "100", "--jobs", "2", "--dry-run"]
+    assert main(args) == 0
+    out = capsys.readouterr().out
+    rows = {line[:12].strip(): line[12:] for line in out.splitlines()}
+    assert rows["plan"] == "5 trials of 100 steps, each from weights trained for 100 before"
+    assert rows["trials"].startswith("dense, seed 0; alpha 1e-4, seed 0; ")
+    assert rows["model"] == "2 layers, 1,810 parameters, 1.78k MACs per sample"
+    assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of 6 on the real data, .*", rows["a step"])
+    assert re.match(r"about \S+ \S+, with 2 at once", rows["time"])
+    assert re.match(r"about \S+ \SB a trial, \S+ \SB in all; \S+ \SB are free", rows["memory"])
+    assert rows["run folder"].endswith("(nothing was trained or written)")
+    assert "proof" not in rows
+    assert [file.name for file in here.iterdir()] == ["m.py"]
+    assert main([*args, "--verify", "--verify-seeds", "2"]) == 0
+    assert re.search(
+        r"^proof +10 trainings of 100 steps besides, \S+ m?s at most$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert main([*args, "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)
+    assert (cost["trials"], cost["steps"], cost["jobs"]) == (5, 100, 2)
+
+
+def test_a_search_may_take_more_trials(here):
+    cost = estimate_of(plan_sweep("m.py", steps=30, seeds=2), 1)
+    assert (cost.trials, cost.most_trials) == (1 + 3 * 2, 1 + 3 * 2 + 3 * 3)
+    assert cost.seconds(cost.most_trials) > cost.seconds(cost.trials) > 0
+    cost = estimate_of(plan_sweep("m.py", steps=30, alphas=[1e-3], control="shuffled-labels"), 8)
+    assert (cost.trials, cost.most_trials, cost.jobs) == (3, 3, 3)
+
+
+def test_time_is_steps_times_seconds():
+    cost = Estimate(5, 5, 100, 0, 30, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1, memory=1, free=2)
+    assert cost.seconds(5) == pytest.approx((100 * 0.1 + 400 * 0.2 + 5) / 2)
+    waiting = replace(cost, warm_ups=1)  # for one training, while the other core has nothing to do
+    assert waiting.seconds(5) == pytest.approx(30 * 0.1 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
+    assert waiting.seconds(1) == pytest.approx(30 * 0.1 + 100 * 0.1 + 1)
+    assert replace(cost, warm_ups=3).seconds(5) == pytest.approx(3 * 30 * 0.1 / 2 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
+
+
+def test_weights_are_warmed_up_once_for_each_seed_and_kind_of_labels(here):
+    asked = {"alphas": [1e-3], "steps": 30, "seeds": 3}
+
+    def warm_ups(**options):
+        cost = estimate_of(plan_sweep("m.py", **asked, **options), 1)
+        return cost.warm_ups, cost.warm_up_steps
+
+    assert warm_ups() == (3, 30)
+    assert warm_ups(control="shuffled-labels") == (6, 30)
+    assert warm_ups(warm_up=10) == (3, 10)
+    assert warm_ups(warm_up=0) == (0, 0)
+
+
+def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
+    args = ["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--jobs", "1"]
+    assert main(args) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line != "loud"]
+    place = lines.index("3 trials of 20 steps")
+    assert re.fullmatch(r"this takes about \S+ m?s", lines[place + 1])
+    assert lines[place + 2].startswith("warm-up, seed 0")
+    assert lines[place + 3].startswith("dense, seed 0")
+    assert main(args) == 0  # complete: nothing will take any time
+    assert "this takes about" not in capsys.readouterr().err
+
+
+def test_a_search_says_how_long_it_takes_at_most(here, capsys):
+    assert main(["m.py", "--steps", "20", "--jobs", "1", "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events[:3]] == ["sweep_started", "time_foreseen", "warm_up_started"]
+    assert 0 < events[1]["seconds"] < events[1]["at_most"]
+
+
+def test_too_little_memory_is_said(here, capsys, monkeypatch):
+    monkeypatch.setattr(costs, "free_memory", lambda: 1000)
+    assert main(["m.py", "--alphas", "1e-3", "--steps", "9", "--dry-run"]) == 0
+    assert "! too much: --jobs 1, or a smaller --batch-size" in capsys.readouterr().out
+
+
+def test_memory_is_measured():
+    def run():
+        kept = torch.zeros(1000)
+        for _ in range(3):
+            torch.ones(2000)  # freed before the next
+        return kept
+
+    assert peak_memory(run) == 4 * 3000
+    assert 0 < free_memory() < 1 << 60
+    assert [gigabytes(count) for count in (2e12, 1.5e9, 20e6, 100)] == ["2 TB", "1.5 GB", "20 MB", "0.1 kB"]
+
+
+def test_few_batches_again_and_again():
+    few = FewBatches(as_batches((torch.arange(40.0), torch.arange(40)), place="", batch_size=4))
+    stream = few.stream(0)
+    first = [next(stream)[0].tolist() for _ in range(2 * BATCHES)]
+    assert first[:BATCHES] == first[BATCHES:]
+    assert len(list(few.once())) == few.per_epoch == BATCHES
+
+
+def test_a_fast_run_does_everything_and_replaces_nothing(here, capsys):
+    args = ["m.py", "--out", "run", "--jobs", "1"]
+    assert main([*args, "--alphas", "1e-3", "--steps", "6", "--quiet"]) == 0
+    real = {file: file.read_bytes() for file in (here / "run").rglob("*") if file.is_file()}
+    for _ in range(2):  # and again over itself
+        assert main([*args, "--epochs", "50", "--seeds", "3", "--fast-dev-run"]) == 0
+    captured = capsys.readouterr()
+    assert f"3 trials of {STEPS} steps" in captured.err
+    assert "WARNING     a few steps, to see that everything works: nothing here is a result" in captured.out
+    assert "this was a rehearsal" in captured.out
+    assert "\nslim model" not in captured.out.rpartition("WARNING     a few steps")[2]
+    assert "saving" not in captured.out
+    assert {"report.html", "table.csv", "plan.json", "slim_model.py"} <= {
+        file.name for file in (here / "run-fast-dev-run").iterdir()
+    }
+    assert real == {file: file.read_bytes() for file in (here / "run").rglob("*") if file.is_file()}
+    assert sorted(entry.name for entry in here.iterdir()) == ["m.py", "run", "run-fast-dev-run"]
