@@ -20,6 +20,7 @@ from dst_analyze.run.events import (
     all_of,
     nobody,
 )
+from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, TrialOutput
 from dst_analyze.run.trial_schedule import course_of
@@ -78,8 +79,6 @@ def run_here(
     progress: bool | None = None,
 ) -> SweepRecord:
     """Run a plan from a program: in its own process, unless it asks for several jobs or for Ray."""
-    from dst_analyze.run.progress import progress_shown
-
     with progress_shown(plan.manifest, progress) as bars:
         foretell = engine == "local" and bars is not nobody
         with chosen_engine(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan), here=True) as workers:
