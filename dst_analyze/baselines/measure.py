@@ -11,7 +11,7 @@ from torch import nn
 
 from dst_analyze.baselines.values import SETTINGS, Baselines, Measurement, Method
 from dst_analyze.errors import DstError
-from dst_analyze.model.copying import copied
+from dst_analyze.model.isolation import copied
 from dst_analyze.run.atomic_io import write_text
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json

@@ -19,8 +19,8 @@ from dst_analyze.model.graph.calls import CallShape, OutputShape, UnsupportedCal
 from dst_analyze.model.graph.packed_graph import PackedGraph
 from dst_analyze.model.graph.torch_calls import autocast_state
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.places import describe_error, place_of
 from dst_analyze.model.tracing.trace import Mode, NoGraph
+from dst_analyze.model.user_errors import describe_error, place_of
 
 if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel

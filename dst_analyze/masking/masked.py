@@ -22,8 +22,8 @@ from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
 from dst_analyze.masking.layer import MaskedLayer, Threshold, lay_out
 from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
 from dst_analyze.masking.parameter_swap import Substitution
-from dst_analyze.model.copying import copied
 from dst_analyze.model.graph.packed_graph import PackedGraph
+from dst_analyze.model.isolation import copied
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel, trace_model
 

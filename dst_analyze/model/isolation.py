@@ -1,7 +1,8 @@
-"""What a look at a model must not change, put back whatever happens: modes, random numbers, torch's settings."""
+"""What keeps a user's model as it was: deep copies to work on, and modes, random numbers and settings put back."""
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 import warnings
@@ -10,6 +11,8 @@ from contextlib import ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
+
+from dst_analyze.errors import ModelError
 
 
 @contextmanager
@@ -77,3 +80,24 @@ def looking() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, or an error that says why there can be none."""
+    refuse_lazy(model)
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ModelError(
+            f"the model cannot be copied: {type(error).__name__}: {error}",
+            hint="modules must survive copy.deepcopy; a tensor computed in __init__ from parameters needs .detach()",
+        ) from error
+
+
+def refuse_lazy(model: nn.Module) -> None:
+    lazy = [name for name, p in model.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise ModelError(
+            f"the model has parameters without a shape yet: {', '.join(lazy[:3])}{' ...' if len(lazy) > 3 else ''}",
+            hint="lazy modules get their shape from a first forward pass: run the model once before handing it over",
+        )

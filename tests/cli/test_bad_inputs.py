@@ -329,7 +329,7 @@ import resource, sys
 import dst_analyze.sweep.planning.plan
 from dst_analyze.cli.main import main
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.engines.memory import free_memory
+from dst_analyze.sweep.engines.resources import free_memory
 pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + 2_000_000_000,) * 2)
 sys.exit(main(sys.argv[1:]))

@@ -40,7 +40,7 @@ from dst_analyze.model.graph.torch_calls import (
 )
 from dst_analyze.model.graph.traced_numbers import Number, ShadowFloat, ShadowInt, plain
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.places import describe_error, place_here, place_of, source_of
+from dst_analyze.model.user_errors import describe_error, place_here, place_of, source_of
 
 
 class UntraceableError(Exception):

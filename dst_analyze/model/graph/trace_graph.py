@@ -25,12 +25,11 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils._pytree import tree_leaves
 
 from dst_analyze.errors import ModelError
-from dst_analyze.model.copying import copied
 from dst_analyze.model.graph.recording_tracer import Opaque, ShadowTracer
 from dst_analyze.model.graph.symbolic import SymbolicTracer, built_in, plain_output
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.isolation import looking, preserved
-from dst_analyze.model.places import describe_error, place_of
+from dst_analyze.model.isolation import copied, looking, preserved
+from dst_analyze.model.user_errors import describe_error, place_of
 
 __all__ = ["GraphLimit", "GraphTrace", "Opaque", "trace_graph"]
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.model.places import place_here
 from dst_analyze.model.tracing.registered import RegisteredWeight, registered_weights
 from dst_analyze.model.tracing.weight_audit import Audit, WeightUse
+from dst_analyze.model.user_errors import place_here
 
 
 @contextmanager

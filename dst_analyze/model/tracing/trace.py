@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import fx, nn
 
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.model.copying import copied
 from dst_analyze.model.graph.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
-from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.isolation import copied, looking, preserved
 from dst_analyze.model.tracing.axes import RowLayout
 from dst_analyze.model.tracing.extensions import load_extensions
 from dst_analyze.model.tracing.macs import total_macs

@@ -20,10 +20,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from dst_analyze.model.graph.torch_calls import name_of
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.places import place_here
 from dst_analyze.model.tracing.axes import AxisMap, RowLayout
 from dst_analyze.model.tracing.macs import counted_macs
 from dst_analyze.model.tracing.weight_ops import WeightArgument, weights_of
+from dst_analyze.model.user_errors import place_here
 
 
 @dataclass

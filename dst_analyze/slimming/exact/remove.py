@@ -22,8 +22,7 @@ from dst_analyze.channels.coupling import couple, example_tensors
 from dst_analyze.channels.groups import Coupling, Mask
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.model.copying import copied
-from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.isolation import copied, looking, preserved
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.exact.constancy import ConstancyRun
 from dst_analyze.slimming.exact.dependence import Constants, Readers, Sum, largest

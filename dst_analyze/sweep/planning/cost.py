@@ -11,11 +11,10 @@ from statistics import median
 
 import torch
 
-from dst_analyze.model.copying import copied
+from dst_analyze.model.isolation import copied
 from dst_analyze.run.trial_schedule import course_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
-from dst_analyze.sweep.engines.memory import free_memory
-from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.engines.resources import free_memory, torch_threads
 from dst_analyze.sweep.planning.initial_alphas import HALVING
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.sweep.training.measurements import SCORES

@@ -44,8 +44,7 @@ from dst_analyze.sweep.data.batches import (
 )
 from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
-from dst_analyze.sweep.engines.memory import free_memory, gigabytes
-from dst_analyze.sweep.engines.resources import threads_per_trial
+from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas

@@ -14,12 +14,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from dst_analyze.errors import DataError, DstError, ModelError, at
 from dst_analyze.masking.masked import MaskedModel, refuse_masked
-from dst_analyze.model.copying import copied, refuse_lazy
 from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.isolation import copied, refuse_lazy
 from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.user_errors import is_out_of_memory, running
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
-from dst_analyze.sweep.engines.memory import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
+from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.training.objective import IGNORED, class_scores, is_classification, main_output, split_batch
 from dst_analyze.sweep.training.recipe import NORMALISED
 from dst_analyze.sweep.training.train import DivergedError, evaluate, train

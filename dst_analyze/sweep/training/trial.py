@@ -18,8 +18,7 @@ from torch import nn
 
 from dst_analyze.masking.layer import lay_out, units_of
 from dst_analyze.masking.masked import AskedForm, MaskedModel, mask_model
-from dst_analyze.model.copying import copied
-from dst_analyze.model.isolation import preserved_randomness
+from dst_analyze.model.isolation import copied, preserved_randomness
 from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.loading.weights import Weights, draw_anew, put_weights
 from dst_analyze.model.tracing.trace import TracedModel
