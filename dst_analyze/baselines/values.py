@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 from dst_analyze.errors import OptionError
-from dst_analyze.run.record import Json
+from dst_analyze.run.config import Json
 
 Method = Literal["magnitude", "sensitivity"]
 METHODS: tuple[Method, ...] = get_args(Method)

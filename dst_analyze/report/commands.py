@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.agreement import Ways
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import (
     DEFAULT_STEPS,
     asked_scale,
@@ -18,7 +19,7 @@ from dst_analyze.run.defaults import (
     unit_of,
     warm_up_of,
 )
-from dst_analyze.run.record import SweepConfig, SweepRecord, alpha_label
+from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 

@@ -33,9 +33,10 @@ from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.run.atomic_io import as_named, write_csv, write_text
+from dst_analyze.run.config import Json
 from dst_analyze.run.paths import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
 from dst_analyze.run.reader import read_csv, read_json, read_run
-from dst_analyze.run.record import Json, ModelGraph, SweepRecord, alpha_label
+from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.text import percent, visible
 

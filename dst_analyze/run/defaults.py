@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dst_analyze.run.record import OnCollapse, SweepConfig, Unit
+from dst_analyze.run.config import OnCollapse, SweepConfig, Unit
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""

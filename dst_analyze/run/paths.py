@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dst_analyze.run.atomic_io import SUMS, is_leftover
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.lock import LOCK, OWNER
-from dst_analyze.run.record import SweepConfig, TrialKey
+from dst_analyze.run.record import TrialKey
 from dst_analyze.run.safe_read import JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"

@@ -13,7 +13,9 @@ import pandas as pd
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
+from dst_analyze.run.alpha_search import Course, course_of
 from dst_analyze.run.atomic_io import as_named, broken
+from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.paths import (
     CONFIG,
     HEAD,
@@ -33,16 +35,13 @@ from dst_analyze.run.record import (
     READING_COLUMNS,
     SCHEMA,
     STEP_COLUMNS,
-    Json,
     Manifest,
-    SweepConfig,
     SweepRecord,
     Timing,
     TrialKey,
     TrialResult,
 )
 from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, opened, read_bytes, read_text
-from dst_analyze.run.trial_schedule import Course, course_of
 
 J = TypeVar("J", bound=Json)
 

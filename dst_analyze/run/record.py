@@ -1,212 +1,34 @@
-"""What a sweep leaves behind, as values: its configuration, its trials, and what was read while they ran."""
+"""What a sweep leaves behind, as values: its header, its trials, and what was read while they ran."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Final, Literal
 
 import pandas as pd
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from dst_analyze.errors import OptionError
 from dst_analyze.model.tracing.skip_cause import SkipCause
-from dst_analyze.run.alpha_search import Target
+from dst_analyze.run.config import Json, OnCollapse, SweepConfig, Unit
 
 SCHEMA: Final = 3
-DEFAULT_BATCH_SIZE = 64
 
 QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")
+
 READING_COLUMNS = ("step", "layer", "remaining", "rows", "columns", *QUANTILE_COLUMNS, "resets", "null")
 """Per layer: share of weights left, rows with any left, input channels still read, thresholds, resets so far, and the
 share the layer would keep if its initial weights alone decided (see `magnitudes.Magnitudes.null`)."""
+
 STEP_COLUMNS = ("step", "loss", "score", "remaining")
 """Per model: mean training loss since the reading before, score on a few test batches, share of weights left."""
 
 UNPRUNED = 0.95
 """Above this share of weights remaining, an alpha has not pruned anything worth reading."""
 
-
 WORKING = 0.9
 """Share of the dense model's accuracy that a trial must have to say what a model needs."""
-
-MOST_TRIALS = 10_000
-"""More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
-
-
-class Json(BaseModel):
-    """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def _seeds(value: Any) -> Any:
-    """``3`` means the seeds 0, 1, 2."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return value
-    if value > MOST_TRIALS:
-        raise ValueError(f"{value} are more than {MOST_TRIALS}")
-    return tuple(range(value))
-
-
-def _as_json(value: Any) -> Any:
-    """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
-    return json.loads(json.dumps(value, default=repr, allow_nan=False))
-
-
-def _wrong(option: str, text: str) -> PydanticCustomError:
-    """Return the error for an option that does not fit the others; both are read back from its context."""
-    return PydanticCustomError("option", "Value error, {option}: {text}", {"option": option, "text": text})
-
-
-_HINTS = {
-    "alphas": "alphas are auto, or two or more strengths of pruning, such as 1e-6,1e-5",
-    "target_remaining": "give shares of the weights to keep, such as 0.5,0.2",
-    **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
-    "seeds": "seeds are a count, such as 3",
-}
-
-Unit = Literal["layer", "one"]
-"""What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
-
-
-OnCollapse = Literal["reset", "hold"]
-"""What becomes of a layer that keeps at most 1 %: all its weights come back, or it is held there."""
-
-RESOLVED = ("alpha_factor", "effective_alphas")
-"""Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
-
-
-class SweepConfig(Json):
-    """Everything that decides a sweep's numbers; a run folder is named by its hash."""
-
-    model: str
-    model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
-    model_sha256: str | None = None
-    weights: str = ""  # the file that every trial starts with, if not with its own initialisation
-    weights_sha256: str | None = None
-    data: str = ""
-    alphas: tuple[float, ...] | Literal["auto"] = "auto"
-    alpha_scale: float | None = Field(default=None, gt=0)
-    alpha_factor: float | None = Field(default=None, gt=0)  # what the scale came to, once it is planned
-    effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
-    target_remaining: tuple[float, ...] = ()
-    seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
-    epochs: int | None = Field(default=None, ge=1)
-    steps: int | None = Field(default=None, ge=1)
-    until_stable: bool = False
-    max_epochs: int | None = Field(default=None, ge=1)
-    control: Literal["shuffled-labels"] | None = None
-    batch_size: int | None = Field(default=None, ge=1)
-    recipe: Literal["short", "paper"] = "short"
-    lr: float | None = Field(default=None, gt=0)
-    optimizer: Literal["sgd", "adam", "adamw"] | None = None
-    schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
-    weight_decay: float | None = Field(default=None, ge=0)
-    threshold_clock: float | None = Field(default=None, gt=0)
-    warm_up: int | None = Field(default=None, ge=0)
-    threshold_unit: Unit | None = None
-    on_collapse: OnCollapse | None = None
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    amp: bool = False
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    threshold: Literal["vector", "scalar", "matrix"] = "vector"
-    estimator: Literal["long-tail", "clipped"] = "long-tail"
-    operator: Literal["auto", "eager", "compiled"] = "auto"
-
-    @property
-    def can_be_made_again(self) -> bool:
-        """Whether the model has a name that code can be found by; an object in memory has none."""
-        return ":" in self.model or self.model.endswith(".py")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """All but the model and the data, which are arguments of their own and known by their hash here."""
-        apart = ("model", "model_args", "model_sha256", "weights_sha256", "data", *RESOLVED)
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
-
-    @property
-    def factor(self) -> float:
-        """What an alpha is multiplied by where it is trained with; 1 in run folders from before there was a scale."""
-        return 1.0 if self.alpha_factor is None else self.alpha_factor
-
-    @property
-    def as_asked(self) -> SweepConfig:
-        """The configuration without what planning has added to it."""
-        return self.model_copy(update={name: type(self).model_fields[name].default for name in RESOLVED})
-
-    def scaled(self, factor: float) -> SweepConfig:
-        """The configuration with the factor of its alphas, once that is known."""
-        effective = tuple(float(f"{alpha * factor:.6g}") for alpha in self.given_alphas)
-        return self.model_copy(update={"alpha_factor": factor, "effective_alphas": effective})
-
-    @property
-    def given_alphas(self) -> tuple[float, ...]:
-        """The alphas, or where the search for ``target_remaining`` starts; none if they are to be found."""
-        return () if self.alphas == "auto" else self.alphas
-
-    @model_validator(mode="after")
-    def _sensible(self) -> SweepConfig:
-        trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
-        if trials > MOST_TRIALS:
-            raise _wrong("seeds", f"{trials} trials are more than {MOST_TRIALS}")
-        if not self.alphas:
-            raise _wrong("alphas", "at least one is needed")
-        for alpha in self.given_alphas:
-            if not (math.isfinite(alpha) and alpha > 0):
-                raise _wrong("alphas", f"{alpha} is not a positive number")
-        for ratio in self.target_remaining:
-            if not 0 < ratio < 1:
-                raise _wrong("target_remaining", f"{ratio} is not a share between 0 and 1")
-        for name, values in (
-            ("alphas", self.given_alphas),
-            ("seeds", self.seeds),
-            ("target_remaining", self.target_remaining),
-        ):
-            twice = next((value for value in values if values.count(value) > 1), None)
-            if twice is not None:
-                raise _wrong(name, f"{twice} is given twice")
-        if not self.seeds:
-            raise _wrong("seeds", "at least one is needed")
-        wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
-        if wrong is not None:
-            raise _wrong("seeds", f"{wrong} is not between 0 and 2^32")
-        lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
-        if len(lengths) > 1:
-            raise _wrong(lengths[0], f"{' and '.join(lengths)} both set the length of training: give one of them")
-        if self.max_epochs is not None and not self.until_stable:
-            raise _wrong("max_epochs", "it bounds until_stable, so give both, or epochs")
-        return self
-
-    @classmethod
-    def checked(cls, **options: Any) -> SweepConfig:
-        """The configuration, or an OptionError that names the option."""
-        try:
-            return cls(**options)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            name, text = (
-                (str(first["loc"][0]), first["msg"]) if first["loc"] else (first["ctx"]["option"], first["ctx"]["text"])
-            )
-            if first["type"] == "extra_forbidden":
-                raise OptionError(
-                    f"there is no option {name!r}", hint=f"options: {', '.join(sorted(cls.model_fields))}"
-                ) from None
-            option = f"--{name.replace('_', '-')}"
-            given = f", given as {first['input']!r}" if first["loc"] else ""
-            hint = _HINTS.get(name, f"`dst-analyze --help` says what {option} takes")
-            raise OptionError(text[:1].lower() + text[1:], place=f"{option}{given}", hint=hint) from None
-
-    @property
-    def digest(self) -> str:
-        text = json.dumps(self.model_dump(mode="json", exclude=set(RESOLVED)), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -245,8 +67,8 @@ class TrialResult(Json):
     error: float | None = None  # standard error of the score, as far as the number of test samples decides it
     remaining: float | None = None
     lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
-    resets: dict[str, int] = {}
-    held: dict[str, int] = {}  # layers that were kept from falling below 1 %, and how often
+    resets: dict[str, int] = Field(default_factory=dict)
+    held: dict[str, int] = Field(default_factory=dict)  # layers that were kept from falling below 1 %, and how often
 
     @property
     def key(self) -> TrialKey:
@@ -332,7 +154,7 @@ class Forecast(Json):
     alpha: float
     travel: float
     pruned: float
-    layers: dict[str, float] = {}
+    layers: dict[str, float] = Field(default_factory=dict)
 
 
 class Manifest(Json):
@@ -367,6 +189,15 @@ class TrialOutput:
     steps: pd.DataFrame
     masks: bytes | None
     seconds: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """A remaining ratio asked for, and what came nearest to it."""
+
+    ratio: float
+    alpha: float
+    reached: float
 
 
 @dataclass(frozen=True)

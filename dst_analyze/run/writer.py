@@ -27,6 +27,7 @@ from dst_analyze.run.atomic_io import (
     write_folder,
     writing,
 )
+from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.run.lock import check_unlocked, locked
 from dst_analyze.run.paths import (
@@ -55,17 +56,7 @@ from dst_analyze.run.paths import (
     trial_folder,
 )
 from dst_analyze.run.reader import Survey, read_head, read_json, survey
-from dst_analyze.run.record import (
-    READING_COLUMNS,
-    STEP_COLUMNS,
-    Json,
-    Manifest,
-    ModelGraph,
-    SweepConfig,
-    Timing,
-    TrialKey,
-    TrialOutput,
-)
+from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, Manifest, ModelGraph, Timing, TrialKey, TrialOutput
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dst_analyze.errors import OptionError
+from dst_analyze.run.alpha_search import course_of
 from dst_analyze.run.events import (
     Emit,
     SweepExtended,
@@ -23,7 +24,6 @@ from dst_analyze.run.events import (
 from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, TrialOutput
-from dst_analyze.run.trial_schedule import course_of
 from dst_analyze.run.writer import Existing, Head, open_run
 from dst_analyze.sweep.engines.engine import Engine, Inline
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp

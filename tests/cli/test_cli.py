@@ -13,8 +13,8 @@ from small_sweeps import FILE
 
 from dst_analyze.cli.main import commands, main
 from dst_analyze.cli.terminal import elide, short, visible
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 from dst_analyze.run.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH
-from dst_analyze.run.record import DEFAULT_BATCH_SIZE
 from dst_analyze.sweep.training.recipe import LEARNING_RATES
 from dst_analyze.version import __version__
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dst_analyze.errors import OptionError
-from dst_analyze.run.alpha_search import STRONGEST, WEAKEST, Search
-from dst_analyze.run.record import SweepConfig, TrialKey, TrialResult
-from dst_analyze.run.trial_schedule import AUTO_TARGETS, course_of, search_of
+from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, course_of, search_of
+from dst_analyze.run.config import SweepConfig
+from dst_analyze.run.record import TrialKey, TrialResult
 from dst_analyze.sweep.planning.forecast import Travel
 from dst_analyze.sweep.planning.initial_alphas import HALVING, first_alphas
 from dst_analyze.sweep.training.magnitudes import Magnitudes

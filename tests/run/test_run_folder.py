@@ -20,18 +20,13 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import export_table
 from dst_analyze.run.atomic_io import SUMS, sums_of, write_bytes, write_folder
 from dst_analyze.run.caveats import notes_of
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Notice
 from dst_analyze.run.lock import locked
 from dst_analyze.run.masks import pack_masks, read_masks
 from dst_analyze.run.paths import default_path
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import (
-    READING_COLUMNS,
-    SweepConfig,
-    TrialKey,
-    alpha_label,
-    late,
-)
+from dst_analyze.run.record import READING_COLUMNS, TrialKey, alpha_label, late
 
 
 def test_what_is_written_is_read(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import nobody
 from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.reader import read_run
@@ -13,7 +14,6 @@ from dst_analyze.run.record import (
     Manifest,
     ModelSummary,
     SkippedLayer,
-    SweepConfig,
     TrialOutput,
     TrialResult,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import nobody
 from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.paths import CHANGES, PLAN, VERIFICATION
@@ -20,7 +21,6 @@ from dst_analyze.run.record import (
     ModelGraph,
     ModelSummary,
     SkippedLayer,
-    SweepConfig,
     SweepRecord,
     TrialOutput,
     TrialResult,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dst_analyze.run.record import SweepConfig
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel, enough_steps, forecast, warning
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.magnitudes import Magnitudes

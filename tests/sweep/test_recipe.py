@@ -6,8 +6,8 @@ from torch import nn
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import mask_model
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import FASTEST, FULL_LENGTH
-from dst_analyze.run.record import SweepConfig
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.recipe import LARGEST_SHARE, MOMENTUM, SCHEDULES, Recipe

@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
-from dst_analyze.run.record import Json
+from dst_analyze.run.config import Json
 from dst_analyze.run.safe_read import JSON_MOST, read_text
 from dst_analyze.text import percent, short
 

@@ -19,9 +19,10 @@ from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import DstError, FolderError, OptionError
 from dst_analyze.model.graph.trace_graph import trace_graph
 from dst_analyze.run.atomic_io import write_bytes
+from dst_analyze.run.config import Json
 from dst_analyze.run.events import Emit, Notice, ProofStarted, ProofTrained, nobody
 from dst_analyze.run.reader import read_json
-from dst_analyze.run.record import Json, SweepRecord
+from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
 from dst_analyze.slimming.proof.candidates import Contender, contenders, fresh
 from dst_analyze.slimming.proof.timing import milliseconds

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.user_errors import running
-from dst_analyze.run.record import DEFAULT_BATCH_SIZE
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 
 _FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors"
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from dst_analyze.errors import DataError
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.run.record import DEFAULT_BATCH_SIZE
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 from dst_analyze.sweep.data.batches import TensorBatches
 
 _HINT = "define train_data(), and loss(outputs, batch) if it is no classification, in the model file"

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.run.record import DEFAULT_BATCH_SIZE
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 
 SMALL_STEP = 2e8
 """Multiply-accumulates of one forward pass that one thread gets through before a second one pays."""

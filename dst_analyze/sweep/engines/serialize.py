@@ -15,8 +15,8 @@ from dst_analyze.model.isolation import preserved_randomness
 from dst_analyze.model.loading.load import LoadedModel, absolute, load_model
 from dst_analyze.model.loading.module_finder import MADE_FROM_FILE
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.run.record import SweepConfig
 from dst_analyze.sweep.engines.code_bundle import here
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.device import Device

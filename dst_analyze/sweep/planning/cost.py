@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from dst_analyze.model.isolation import copied
-from dst_analyze.run.trial_schedule import course_of, search_of
+from dst_analyze.run.alpha_search import course_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
 from dst_analyze.sweep.planning.initial_alphas import HALVING

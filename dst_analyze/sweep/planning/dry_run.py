@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dst_analyze.run.alpha_search import course_of
 from dst_analyze.run.record import TrialKey
-from dst_analyze.run.trial_schedule import course_of
 from dst_analyze.sweep.engines.resources import gigabytes
 from dst_analyze.sweep.planning.cost import UNTIMED, Estimate
 from dst_analyze.sweep.planning.plan import Plan

@@ -21,17 +21,11 @@ from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.loading.weights import read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, running
+from dst_analyze.run.alpha_search import search_of
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE, SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
-from dst_analyze.run.record import (
-    DEFAULT_BATCH_SIZE,
-    DataSummary,
-    Manifest,
-    ModelSummary,
-    SkippedLayer,
-    SweepConfig,
-)
-from dst_analyze.run.trial_schedule import search_of
+from dst_analyze.run.record import DataSummary, Manifest, ModelSummary, SkippedLayer
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
     SCORED_AT_MOST,

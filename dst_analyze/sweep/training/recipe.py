@@ -45,6 +45,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.masking.masks import Unit
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import (
     asked_clock,
     asked_unit,
@@ -53,7 +54,6 @@ from dst_analyze.run.defaults import (
     unit_of,
     warm_up_of,
 )
-from dst_analyze.run.record import SweepConfig
 from dst_analyze.sweep.training.threshold_limit import ThresholdCap
 
 OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
