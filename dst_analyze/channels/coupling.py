@@ -1,6 +1,6 @@
 """`couple`: which channels belong together, found by running the traced graph once on numbers instead of values.
 
-Every axis of every parameter gets numbers of its own; the rules (`calls.py` has the table) say how they travel and
+Every axis of every parameter gets numbers of its own; the rules (`rule_call.py` has the table) say how they travel and
 where they meet. What is joined is a **unit**: it leaves as a whole. Units that appear in exactly the same tensors make
 a **group**: any of them may leave, as long as one stays.
 """

@@ -1,1 +1,1 @@
-"""Arguments become an exit code; the only place that prints."""
+"""Arguments become an exit code: the commands, their options, and what the terminal shows."""

@@ -1,1 +1,1 @@
-"""Stage 1: a file or object becomes a `TracedModel`: loading, tracing, per-layer facts."""
+"""A file or object becomes a `TracedModel`: loading, example inputs, tracing, per-layer facts."""

@@ -1,1 +1,1 @@
-"""Stage 4: a `SweepRecord` becomes a ranking. Pure functions on pandas frames: nothing here imports torch."""
+"""A run folder or `SweepRecord` becomes a `Ranking`. Pure functions on pandas frames: nothing here imports torch."""

@@ -1,1 +1,1 @@
-"""Stage 6: a run folder becomes a page. Nothing here imports torch or runs user code."""
+"""A run folder becomes a page. Nothing here imports torch or runs user code."""

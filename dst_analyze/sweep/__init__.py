@@ -1,1 +1,1 @@
-"""Stage 3: a masked module and data become a `SweepRecord`: trials, the grid, the run folder."""
+"""A masked model and data become a run folder: planning, data, training, engines."""

@@ -56,7 +56,7 @@ def test_an_outline_knows_layers_scopes_and_paths():
     ]  # fmt: skip
     layer = next(node for node in nodes if node.layers == ("block.0",))
     assert (layer.op, layer.scope) == ("Linear", "block.0")
-    assert layer.place.startswith("test_picture.py:")
+    assert layer.place.startswith("test_drawing.py:")
     join = next(node for node in nodes if node.op == "cat")
     assert len(join.inputs) == 2
     assert all(source < at for at, node in enumerate(nodes) for source in node.inputs)

@@ -38,7 +38,7 @@ class PackedGraph:
     Attributes:
         nodes: In the order of execution; placeholders are the tensors of the example.
         constants: Tensors that the tracer recorded and that belong to no module.
-        rung: The rung of the tracing ladder it comes from (`graph.py`).
+        rung: The rung of the tracing ladder it comes from (`trace_graph.py`).
         fixed_sizes: True if answers to questions about the example's sizes are built in.
     """
 

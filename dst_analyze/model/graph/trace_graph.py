@@ -1,7 +1,7 @@
 """The model's graph, from the highest rung of the ladder that reproduces the model.
 
 1. torch.fx's symbolic trace (`symbolic.py`). 2. A trace that runs the example along, with what cannot be followed kept
-as opaque leaves (`shadow.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and each node
+as opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and each node
 knows the shape of its result (``node.meta["tensor_meta"]``).
 """
 

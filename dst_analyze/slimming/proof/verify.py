@@ -53,7 +53,7 @@ class Match:
         return f"{self.contender.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
-        if task.traced.graph_module is None:  # it was left behind, see `parcel.Parcel`
+        if task.traced.graph_module is None:  # it was left behind, see `serialize.Parcel`
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
         return Outcome(self, trained_score(task, self.coupling or couple(task.traced), self.contender, self.seed))
