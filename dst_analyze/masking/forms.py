@@ -100,7 +100,9 @@ class GraphForm:
         return True
 
 
-def find_form(masked: MaskedModel, mode: Mode, found: PackedGraph | NoGraph | None, example: Inputs) -> Any:
+def find_form(
+    masked: MaskedModel, mode: Mode, found: PackedGraph | NoGraph | None, example: Inputs
+) -> GraphForm | NoGraph:
     """Return the proven `GraphForm` of a mode, or a `NoGraph` that says why there is none."""
     if found is None:
         return NoGraph("it was not traced in this mode")

@@ -72,8 +72,13 @@ class MaskedModel(nn.Module):
         if isinstance(form, GraphForm):
             tensors = form.tensors(self, args, kwargs)
             if tensors is not None:
-                output = self.graph_module_of(form).forward(*tensors)
-                return output if form.output.plain else form.output.rebuild(output)
+                try:
+                    output = self.graph_module_of(form).forward(*tensors)
+                    return output if form.output.plain else form.output.rebuild(output)
+                except (RuntimeError, TypeError, ValueError, IndexError) as error:
+                    if isinstance(error, torch.OutOfMemoryError):
+                        raise
+                # Wrong inputs: the modules say so too, with the line of the user's own code.
         return self.run_modules(*args, **kwargs)
 
     def uses_graph(self, *args: Any, **kwargs: Any) -> bool:

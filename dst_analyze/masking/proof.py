@@ -55,7 +55,7 @@ def prove_equal(
         UnsupportedCallError: The model returns what no graph returns.
     """
     example = example.to(masked.thresholds.device)
-    other = _other_batch(example)
+    other = None if packed.fixed_sizes else _other_batch(example)
     batches = [example] if other is None else [example, other]
     outputs: list[Any] = []
     # Which loops compute the masks is not what is proven, but they must not change meanwhile.
@@ -91,7 +91,7 @@ def prove_equal(
         # An attribute is never a mere consequence of something else.
         first = next((what for what in differing if what.startswith(_ATTRIBUTE)), differing[0])
         raise MismatchError(f"the graph differs from the modules in {first}")
-    if len(batches) == 1:  # the model runs at this batch size only
+    if len(batches) == 1 and not packed.fixed_sizes:  # the model runs at this batch size only
         calls = replace(calls, batch=-1, any_size=False)
     return calls, shape
 
