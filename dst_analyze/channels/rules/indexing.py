@@ -1,7 +1,7 @@
 """Rules for operations that read or write where other values say, or look at neighbours: unpooling, sampling, sorting.
 
-Channels keep apart in them, so that they may leave; that one can leave without a trace is not judged here (`dependence.py`
-trusts the rules of elementwise.py and shapes.py only).
+Channels keep apart in them, so that they may leave; that one can leave without a trace is not judged here
+(`dependence.py` trusts the rules of elementwise.py and shapes.py only).
 """
 
 from __future__ import annotations

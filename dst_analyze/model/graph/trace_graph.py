@@ -1,8 +1,8 @@
 """The model's graph, from the highest rung of the ladder that reproduces the model.
 
 1. torch.fx's symbolic trace (`symbolic.py`). 2. A trace that runs the example along, with what cannot be followed kept
-as opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and each node
-knows the shape of its result (``node.meta["tensor_meta"]``).
+as opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and
+each node knows the shape of its result (``node.meta["tensor_meta"]``).
 """
 
 from __future__ import annotations

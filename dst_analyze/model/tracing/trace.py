@@ -1,7 +1,7 @@
 """`trace_model`: the user's model and one example become a `TracedModel`, layer by layer with what is known of each.
 
-A layer is one weight tensor that reaches a matmul or a convolution, found by the audit (`weight_audit.py`), named after the
-module that owns it. The graph (`graph/trace_graph.py`) says on which rung of the ladder each layer stands.
+A layer is one weight tensor that reaches a matmul or a convolution, found by the audit (`weight_audit.py`), named after
+the module that owns it. The graph (`graph/trace_graph.py`) says on which rung of the ladder each layer stands.
 """
 
 from __future__ import annotations
