@@ -93,7 +93,8 @@ def fresh_seeds(known: dict[tuple[str, str], pd.DataFrame], fresh: dict[tuple[st
             turned = label.isin(ENDS) & other.isin(ENDS) & (label != other)
             found.append({"seed": seed, "layers": len(label), "labelled": sure.sum()})
             found[-1] |= {"not confirmed": (sure & (label != other)).sum(), "turned round": turned.sum()}
-            planted.append({"network": name, "kind": kind, "found": (label[sorted(planting.layers)] == wanted).any()})
+            has = (label[label.index.isin(planting.layers)] == wanted).any()
+            planted.append({"network": name, "kind": kind, "found": has})
     table = pd.DataFrame(found).groupby("seed").sum()
     print(f"\nfresh seeds, each by itself against the known ones together, {len(fresh)} networks, layers:")
     print(pd.concat([table, table.sum().to_frame("all").T]).to_string())

@@ -11,10 +11,10 @@ from dst_analyze.ranking.measured import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
 from dst_analyze.sweep.record import alpha_label
 
-BORDER = 0.25
-"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps 78 % of
-what the typical layer keeps, or 128 % of it. Chosen by measurement: docs/ranking.md."""
-GUARD = 0.1
+BORDER = 0.225
+"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps four
+fifths of what the typical layer keeps, or five quarters of it. Chosen by measurement: docs/ranking.md."""
+GUARD = 0.125
 """How near the border another seed may change the side; with n seeds it is this over the square root of n."""
 SLACK = 0.1
 """How far a layer may be on the other side of the typical layer, at one alpha or seed, and still have one place."""
