@@ -445,7 +445,7 @@ def test_one_seed_two_trials_and_seeds_that_differ():
 def test_a_small_difference_is_average():
     small = {"a": 0.575, "b": 0.56, "c": 0.55, "d": 0.54, "e": 0.526}
     assert set(labels(rank_layers(frame_of(small, alphas=(1e-4, 1.1e-4), seeds=1))).values()) == {"average"}
-    larger = {"a": 0.585, "b": 0.56, "c": 0.55, "d": 0.54, "e": 0.517}  # too near the border for one seed, not for three
+    larger = {"a": 0.585, "b": 0.56, "c": 0.55, "d": 0.54, "e": 0.517}  # too near the border for one seed
     one, three = (labels(rank_layers(frame_of(larger, alphas=(1e-4, 1.1e-4), seeds=seeds))) for seeds in (1, 3))
     assert one == {"a": "unclear", "b": "average", "c": "average", "d": "average", "e": "unclear"}
     assert set(three.values()) == {"average"}
