@@ -29,7 +29,7 @@ from dst_analyze.ranking.statistics import (
 from dst_analyze.ranking.trial_matrix import Measured
 from dst_analyze.run.record import UNPRUNED
 
-_SIDE = 1e-9  # closer to the median layer than this, a layer is on neither side of it
+_SIDE = 1e-9  # closer to the typical layer than this, a layer is on neither side of it
 
 UNIFORM = 1 - UNPRUNED
 """Layers that keep within this of one another do not differ enough to be worth ranking."""
@@ -96,7 +96,7 @@ class Evidence:
     rank_low: np.ndarray
     rank_high: np.ndarray
     sparser: np.ndarray
-    """Share of trials in which the layer is sparser than the median layer."""
+    """Share of trials in which the layer is sparser than the typical layer."""
     consistency: np.ndarray
     """Share of alphas and of seeds, each taken over the other, at which it is on the side it is on altogether."""
     lowest: np.ndarray

@@ -11,13 +11,13 @@ from dst_analyze.ranking.trial_matrix import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
 from dst_analyze.run.record import alpha_label
 
-BORDER = 0.3
-"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps three
-quarters of what the median layer keeps, or four thirds of it. Chosen by measurement: docs/ranking.md."""
-GUARD = 0.075
+BORDER = 0.225
+"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps four
+fifths of what the typical layer keeps, or five quarters of it. Chosen by measurement: docs/ranking.md."""
+GUARD = 0.125
 """How near the border another seed may change the side; with n seeds it is this over the square root of n."""
 SLACK = 0.1
-"""How far a layer may be on the other side of the median layer, at one alpha or seed, and still have one place."""
+"""How far a layer may be on the other side of the typical layer, at one alpha or seed, and still have one place."""
 
 _FRACTIONS = {
     0.9: "nine tenths", 0.8: "four fifths", 3 / 4: "three quarters", 2 / 3: "two thirds", 1 / 2: "half",
@@ -30,7 +30,7 @@ def labels(made: Measured, evidence: Evidence, verdict: Verdict, why: str) -> li
     """Return each layer's label and the reason for it.
 
     A layer is redundant if its redundancy is above the border, needed if it is below the negative of it, and average
-    between. It is unclear if it keeps clearly less than the median layer at one alpha or seed and more at another, or
+    between. It is unclear if it keeps clearly less than the typical layer at one alpha or seed and more at another, or
     if it is so near the border that another seed may change the side.
     """
     return [_label(made, evidence, at, verdict, why) for at in range(len(made.layers))]
@@ -76,22 +76,22 @@ def _reset(times: int) -> str:
 
 
 def kept_words(redundancy: float) -> str:
-    """Return how much of its weights a layer keeps beside the median layer: "a quarter of what the median layer"."""
+    """Return how much of its weights a layer keeps beside the typical layer: "a quarter of what the typical layer"."""
     ratio = math.exp(-redundancy)
     if ratio > 1:
         times = "twice" if abs(ratio / 2 - 1) < _NEAR else f"{ratio:.{1 if ratio < 9.95 else 0}f} times"
-        return f"{times} what the median layer"
+        return f"{times} what the typical layer"
     near = next((words for share, words in _FRACTIONS.items() if abs(ratio / share - 1) < _NEAR), None)
     if near is None:
         near = f"{100 * ratio:.0f} %" if ratio >= 0.01 else "less than 1 %"
-    return f"{near} of what the median layer"
+    return f"{near} of what the typical layer"
 
 
 def _span(low: float, high: float) -> str:
-    """Return the least and the most that a layer keeps beside the median layer."""
+    """Return the least and the most that a layer keeps beside the typical layer."""
     least, most = (100 * math.exp(-value) for value in (high, low))
     span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"{most:.0f}"
-    return f"{span} % of what the median layer keeps"
+    return f"{span} % of what the typical layer keeps"
 
 
 def _gap(made: Measured, at: int) -> str:

@@ -27,15 +27,28 @@ def floors(params: np.ndarray | None, layers: int) -> np.ndarray:
 
 
 def redundancy(ratios: np.ndarray, params: np.ndarray | None, *, floor: float = 0.0) -> np.ndarray:
-    """Return how much sparser than the median layer each layer is, in each trial: median of log k, less log k.
+    """Return how much sparser than the typical layer each layer is, in each trial: middle mean of log k, less log k.
 
     Layers count alike, whatever their size: the average by weights would be the largest layer itself.
     """
     if not ratios.shape[-1]:  # no layer was read in every trial
         return np.zeros(ratios.shape)
     kept = np.log(np.maximum(ratios, np.maximum(floors(params, ratios.shape[-1]), floor)))
-    difference: np.ndarray = np.median(kept, axis=-1, keepdims=True) - kept
+    difference: np.ndarray = middle_mean(kept) - kept
     return difference
+
+
+def middle_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean of the middle half of each row (interquartile mean), with the last axis kept.
+
+    A single extreme layer does not move it, as it moves the mean; and it varies less between seeds than the median.
+    A value that is partly in the middle half counts in part.
+    """
+    count = values.shape[-1]
+    place = np.arange(count)
+    share = np.clip(np.minimum(place + 1 - count / 4, 3 * count / 4 - place), 0, 1)
+    mean: np.ndarray = (np.sort(values, axis=-1) @ share)[..., None] / share.sum()
+    return mean
 
 
 def ranks(values: np.ndarray) -> np.ndarray:

@@ -148,7 +148,7 @@ def _dots(compared: Comparison, tables: Mapping[str, pd.DataFrame]) -> Figure:
     )  # fmt: skip
     axes.axvline(0, color=plots.PALETTE[4], linewidth=1, linestyle="--")
     axes.set_yticks(range(len(names)), [plots.axis_name(name) for name in names])
-    axes.set(ylim=(len(names) - 0.5, -0.5), ylabel="", xlabel="redundancy: sparser than the median layer to the right")
+    axes.set(ylim=(len(names) - 0.5, -0.5), ylabel="", xlabel="redundancy: sparser than the typical layer to the right")
     if len(tables) <= 6:
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(tables), borderaxespad=0.1)
     return figure

@@ -22,7 +22,7 @@ _TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run that stand below one anot
 _WITHIN = 0.95  # of the layers lie within the colours: a single one far out would leave the others grey
 _WEAKEST_SCALE = math.log(
     2
-)  # a redundancy that always has a colour of its own: half, or twice, what the median layer keeps
+)  # a redundancy that always has a colour of its own: half, or twice, what the typical layer keeps
 
 
 @dataclass(frozen=True)
