@@ -250,14 +250,14 @@ def test_a_rule_is_not_lost_to_ours_when_it_is_registered_first() -> None:
             return call.out([])
         register_channel_rule("relu", frozen)
         register_channel_rule(nn.Tanh, frozen)
-        from dst_analyze.channels.coupling import couple
+        from dst_analyze.channels.coupling import couple_channels
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.a, self.b, self.c, self.tanh = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5), nn.Tanh()
             def forward(self, x):
                 return self.c(self.tanh(self.b(torch.relu(self.a(x)))))
-        print([frozen.reason.split(" (")[0] for frozen in couple(trace_model(Net(), torch.randn(2, 5))).frozen])
+        print([f.reason.split(" (")[0] for f in couple_channels(trace_model(Net(), torch.randn(2, 5))).frozen])
     """
     done = python(dedent(code))
     assert done.returncode == 0, done.stderr
