@@ -38,8 +38,8 @@ from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.statistics import kendalls_tau
-from dst_analyze.run.events import nobody
-from dst_analyze.run.record import TrialKey, late
+from dst_analyze.run.events import ignore_event
+from dst_analyze.run.record import TrialKey, last_quarter
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task, run_trial
 from dst_analyze.sweep.training.warm_start import Origin, origin
@@ -210,7 +210,7 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
     warmed: dict[Origin, bytes] = {}
     for key in missing:
         trial, file = TrialKey(*key, control=sweep.shuffled), file_of(sweep, *key, folder)
-        output = run_trial(replace(task, warmed=warmed), trial, nobody)
+        output = run_trial(replace(task, warmed=warmed), trial, ignore_event)
         if output.warmed is not None:
             warmed[origin(trial)] = output.warmed
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -280,7 +280,7 @@ def rows(net: str, shared: str, folder: Path) -> Iterator[dict[str, Any]]:
 
 def left(frame: pd.DataFrame, sizes: pd.Series) -> float:
     """What remains of the model over the last quarter, as read: a layer that was reset counts with what it got back."""
-    ratios = late(frame).groupby("layer")["remaining"].median()
+    ratios = last_quarter(frame).groupby("layer")["remaining"].median()
     return round(float((ratios * sizes).sum() / sizes.sum()), 3)
 
 

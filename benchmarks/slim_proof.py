@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.run.record import SweepRecord
@@ -41,7 +41,7 @@ from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
 from dst_analyze.slimming.planning.ranked import ranked_layers
 from dst_analyze.slimming.planning.suggest import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
-from dst_analyze.slimming.proof.candidates import Contender
+from dst_analyze.slimming.proof.candidates import Candidate
 from dst_analyze.slimming.proof.verify import trained, trained_score
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
@@ -151,7 +151,7 @@ def dense_model(task: Task, coupling: Coupling, seed: int) -> nn.Module:
     if seed in _TRAINED:
         return _TRAINED[seed]
     with torch_threads(task.threads):
-        _TRAINED[seed] = trained(task, coupling, Contender("dense", "", None), seed).eval()
+        _TRAINED[seed] = trained(task, coupling, Candidate("dense", "", None), seed).eval()
     return _TRAINED[seed]
 
 
@@ -167,7 +167,7 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     }
     recipe = {"steps": options.steps, "schedule": options.schedule, "amp": options.amp}
     task = plan_sweep(**asked, **recipe, out=folder / "none").task
-    coupling, known = couple(task.traced), rows(out)
+    coupling, known = couple_channels(task.traced), rows(out)
     swept = {"net": net, "sweep": length}
     setting = swept | recipe
     if options.again:
@@ -182,7 +182,7 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
             continue
         plan = proof.plan(name, size, seed)
         with torch_threads(task.threads):
-            score = trained_score(task, proof.coupling, Contender(name, "", plan), seed)
+            score = trained_score(task, proof.coupling, Candidate(name, "", plan), seed)
         row = {**key, "score": score}
         if plan is not None:
             widths = {group.group: group.new_width for group in plan.groups}

@@ -86,7 +86,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     """Everything about one model, as far as it gets."""
     import torch
 
-    from dst_analyze.channels.coupling import couple
+    from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.model.tracing.trace import trace_model
     from dst_analyze.slimming.planning.budget import TOLERANCE
     from dst_analyze.slimming.surgery.build import planned_shapes, slim
@@ -100,7 +100,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     try:
         traced = trace_model(model, inputs)
         start = time.perf_counter()
-        coupling = couple(traced)
+        coupling = couple_channels(traced)
         row |= {"rung": traced.rung, "coupling_seconds": round(time.perf_counter() - start, 2)}
         row |= {"groups": len(coupling.groups), "removable": len(coupling.removable)}
         row["coupled"] = bool(coupling.removable)
@@ -204,10 +204,10 @@ def _difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from dst_analyze.slimming.surgery.build import silenced, slim
+    from dst_analyze.slimming.surgery.build import slim, zero_removed
 
     small = _steady(slim(traced, removal, coupling=coupling), dtype)
-    large = _steady(silenced(traced, removal, coupling=coupling), dtype)
+    large = _steady(zero_removed(traced, removal, coupling=coupling), dtype)
     tensors = [t.to(dtype) if t.is_floating_point() else t for t in traced.inputs.tensors()]
     worst = 0.0
     with torch.no_grad():

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dst_analyze.sweep.engines.engine import Engine, Inline
-from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
+from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_plan
 from dst_analyze.sweep.training import trial
@@ -73,14 +73,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    sweep_seconds(LocalWorkers(2), 2)  # workers' imports are paid once per command, not per sweep
-    sweep_seconds(Inline(), 2)
+    sweep_seconds(ProcessEngine(2), 2)  # workers' imports are paid once per command, not per sweep
+    sweep_seconds(InProcessEngine(), 2)
     jobs, outside, processes = [], [], []
     for _ in range(options.repeats):
-        one = sweep_seconds(LocalWorkers(1), options.steps)
-        two = sweep_seconds(LocalWorkers(2), options.steps)
+        one = sweep_seconds(ProcessEngine(1), options.steps)
+        two = sweep_seconds(ProcessEngine(2), options.steps)
         with timed() as spent:
-            inline = sweep_seconds(Inline(), options.steps)
+            inline = sweep_seconds(InProcessEngine(), options.steps)
         jobs.append(two / one)
         outside.append((inline - spent["score"] - (spent["train"] - spent["read"])) / inline)
         processes.append(one / inline)

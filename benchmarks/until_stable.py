@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import late
+from dst_analyze.run.record import last_quarter
 from dst_analyze.sweep.training import early_stop
 
 EARLIEST, WINDOWS, AGREEING = (1 / 5, 1 / 2, 3 / 5, 7 / 10), (1 / 4, 1 / 3), (0.9, 0.95)
@@ -30,7 +30,7 @@ def courses(run: Path) -> list[tuple[pd.DataFrame, pd.Series, pd.Series]]:
     found = []
     for _, trial in record.frame[~record.frame["control"]].groupby(["alpha", "seed"]):
         ratios = trial.pivot(index="step", columns="layer", values="remaining")[sizes.index]
-        end = late(trial).groupby("layer")["remaining"].median()[sizes.index]
+        end = last_quarter(trial).groupby("layer")["remaining"].median()[sizes.index]
         found.append((ratios, (ratios * sizes).sum(axis=1) / sizes.sum(), end))
     return found
 

@@ -12,23 +12,23 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import fx
 
-from dst_analyze.baselines.agreement import Ways, ways_of
+from dst_analyze.baselines.agreement import MethodComparison, ways_of
 from dst_analyze.baselines.measure import baselines_of
 from dst_analyze.baselines.values import METHODS, Method
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report import notebook
 from dst_analyze.report.page import write_report
-from dst_analyze.run.events import Emit, nobody
+from dst_analyze.run.events import Emit, ignore_event
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.artifacts import read_plan, verified, write_suggestion
+from dst_analyze.slimming.artifacts import read_plan, verify_and_save, write_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, run_here, what_to_do
+from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, existing_policy, run_here
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 
@@ -50,7 +50,7 @@ class Analysis:
     @cached_property
     def coupling(self) -> Coupling:
         """Which channels belong together."""
-        return couple(self.traced)
+        return couple_channels(self.traced)
 
     def slim(self, *, write: bool = True, fresh: bool = False, **asked: Any) -> SlimPlan:
         """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
@@ -74,7 +74,7 @@ class Analysis:
         jobs: int | None = None,
         engine: EngineName = "local",
         ray_address: str | None = None,
-        listener: Emit = nobody,
+        listener: Emit = ignore_event,
     ) -> Verification:
         """The suggestion trained against the dense model and others of its size; kept in the run folder.
 
@@ -84,9 +84,9 @@ class Analysis:
         if steps is not None:
             task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
         with chosen_engine(task, None, engine, jobs, ray_address, here=True) as workers:
-            return verified(task, self.record, plan, seeds, workers, listener)
+            return verify_and_save(task, self.record, plan, seeds, workers, listener)
 
-    def baselines(self, methods: Sequence[Method] = METHODS) -> Ways:
+    def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
         """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""
         return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
@@ -131,11 +131,11 @@ def analyze(
     jobs: int | None = None,
     engine: EngineName = "local",
     ray_address: str | None = None,
-    listener: Emit = nobody,
+    listener: Emit = ignore_event,
     progress: bool | None = None,
     **options: Any,
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
-    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
     return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener, progress))

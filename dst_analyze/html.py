@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from jinja2 import Environment, StrictUndefined
 
-from dst_analyze.text import elide, visible
+from dst_analyze.text import elide, escape_control
 
 _MOST = 200  # rows that a notebook shows
 
@@ -39,10 +39,10 @@ def html_table(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["name"] = lambda name: elide(name, 80)
     return environment.from_string(_PAGE).render(
-        lead=visible(lead),
+        lead=escape_control(lead),
         heads=heads,
-        rows=[[visible(str(cell)) for cell in row] for row in rows[:_MOST]],
+        rows=[[escape_control(str(cell)) for cell in row] for row in rows[:_MOST]],
         more=max(0, len(rows) - _MOST),
-        notes=[visible(note) for note in notes],
+        notes=[escape_control(note) for note in notes],
         words=words,
     )

@@ -12,14 +12,14 @@ NARROWEST_NAME = 12
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     """Text without anything a terminal would obey: escapes, bidirectional marks and the like are spelt out."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def elide(name: str, width: int) -> str:
     """A name on one line of at most so many cells; the middle goes, as names differ at both ends."""
-    name = visible(name).replace("\n", "\\n")
+    name = escape_control(name).replace("\n", "\\n")
     if cell_len(name) <= width:
         return name
     head, tail = name[:width], name[-width:]
@@ -58,7 +58,7 @@ def from_spreadsheet(cell: str) -> str:
 
 def wrapped(sentences: Iterable[str], width: int) -> list[str]:
     """Sentences made inert and broken into lines, one below the other."""
-    return [fill(visible(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in sentences]
+    return [fill(escape_control(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in sentences]
 
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:

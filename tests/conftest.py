@@ -35,10 +35,10 @@ def browser() -> Iterator[object]:
 
 
 def _train_here(patch: pytest.MonkeyPatch) -> None:
-    from dst_analyze.sweep.engines.engine import Inline
+    from dst_analyze.sweep.engines.engine import InProcessEngine
 
-    patch.setattr("dst_analyze.sweep.engines.forkserver.warm_up", lambda: None)
-    patch.setattr("dst_analyze.sweep.run_sweep.LocalWorkers", lambda jobs, again: Inline())
+    patch.setattr("dst_analyze.sweep.engines.forkserver.start_forkserver", lambda: None)
+    patch.setattr("dst_analyze.sweep.run_sweep.ProcessEngine", lambda jobs, request: InProcessEngine())
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def inline_module() -> Iterator[pytest.MonkeyPatch]:
 def warm() -> Iterator[None]:
     """The server that workers are forked from lives on from run to run, where each would import torch for its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dst_analyze.sweep.engines.forkserver.cool_down", lambda: None)
+        patch.setattr("dst_analyze.sweep.engines.forkserver.stop_forkserver", lambda: None)
         yield
 
 

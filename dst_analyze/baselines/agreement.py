@@ -18,7 +18,7 @@ from dst_analyze.run.record import SweepRecord
 
 
 @dataclass(frozen=True)
-class Way:
+class RankingMethod:
     """One way to rank: ``itself`` is Kendall's W over its settings (alphas, shares left), NaN for one setting."""
 
     name: str
@@ -34,11 +34,11 @@ class Way:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Ways:
+class MethodComparison:
     """Ways to rank the same layers, the sweep's first. ``layers`` are those that all of them rank."""
 
     layers: tuple[str, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[RankingMethod, ...]
     tau: pd.DataFrame
     """Kendall's tau-b between any two, by name; NaN where one of them tells no two layers apart."""
 
@@ -90,13 +90,13 @@ class Ways:
         return html_table("Ways to rank the layers", [*heads, "what"], told, [self.verdict], words=1)
 
 
-def read_ways(record: SweepRecord, ranking: Ranking) -> Ways | None:
+def read_ways(record: SweepRecord, ranking: Ranking) -> MethodComparison | None:
     """Those of a run folder; None where `--baselines` has measured nothing."""
     path = record.folder / BASELINES
     return ways_of(record, ranking, read_json(path, Baselines)) if path.exists() else None
 
 
-def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
+def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodComparison:
     """Return the sweep's ranking beside the baselines, and beside what costs nothing: initial weights, size, depth."""
     table = ranking.table.set_index("layer")
     known = [set(measurement.values) for measurement in found.measured]
@@ -108,12 +108,12 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
     table = table.loc[layers]
     params = table["params"].to_numpy(float)
     scores = {"sweep": table["redundancy"].to_numpy(float)}
-    ways = [Way("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
+    ways = [RankingMethod("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
     for method in found.methods:
         rows = _by_setting(found, method, layers, params)
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
-        ways.append(Way(method, ranks(scores[method]), len(rows), _w(rows), steps))
+        ways.append(RankingMethod(method, ranks(scores[method]), len(rows), _w(rows), steps))
     free = {
         "initialisation": table["null_redundancy"].to_numpy(float),
         "size": params,
@@ -121,10 +121,10 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> Ways:
     }
     for name, score in free.items():
         scores[name] = score
-        ways.append(Way(name, ranks(score), 1, float("nan"), 0))
+        ways.append(RankingMethod(name, ranks(score), 1, float("nan"), 0))
     names = [way.name for way in ways]
     between = [[kendalls_tau(scores[one], scores[other]) for other in names] for one in names]
-    return Ways(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))
+    return MethodComparison(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))
 
 
 def _own(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:

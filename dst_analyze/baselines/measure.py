@@ -11,7 +11,7 @@ from torch import nn
 
 from dst_analyze.baselines.values import SETTINGS, Baselines, Measurement, Method
 from dst_analyze.errors import DstError
-from dst_analyze.model.isolation import copied
+from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.atomic_io import write_text
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json
@@ -60,7 +60,7 @@ def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: S
         for seed in seeds:
             said(f"baselines: the dense model, seed {seed}")
             try:
-                model = trained_model(task, lambda: copied(task.source.build()), seed)
+                model = trained_model(task, lambda: deep_copy(task.source.build()), seed)
             except DivergedError:
                 continue
             weights = {layer.name: model.get_parameter(layer.parameter) for layer in task.traced.layers}

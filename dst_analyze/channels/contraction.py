@@ -12,7 +12,7 @@ from dst_analyze.channels.labels import collapsed, varying
 from dst_analyze.channels.rule_call import Act, Call
 
 
-def meet(call: Call, acts: Sequence[Act], shape: Sequence[int]) -> Act:
+def join_elementwise(call: Call, acts: Sequence[Act], shape: Sequence[int]) -> Act:
     """The labels of a result computed element by element from ``acts``, after broadcasting to ``shape``."""
     acts = [_aligned(act, len(shape)) for act in acts]
     families = []
@@ -34,7 +34,7 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
     summed = {i for i, letter in enumerate(letters) if letter not in output}
     if weights:
         _note_roles(call, spread, summed)
-    met = meet(call, spread, sizes)
+    met = join_elementwise(call, spread, sizes)
     first: Any = tuple(0 if i in summed else slice(None) for i in range(len(letters)))
     left = [letter for i, letter in enumerate(letters) if i not in summed]
     families = []
@@ -47,7 +47,7 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
     return Act(tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant)
 
 
-def spelt_out(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
+def parse_einsum(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
     """The letters of an einsum's operands, of so many axes each, and of its result; None if it is one of a kind.
 
     Three dots become letters of their own, shared from the right, and a result that is not written is what torch makes

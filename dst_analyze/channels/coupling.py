@@ -1,4 +1,4 @@
-"""`couple`: which channels belong together, found by running the traced graph once on numbers instead of values.
+"""`couple_channels`: which channels belong together, found by running the graph once on numbers instead of values.
 
 Every axis of every parameter gets numbers of its own; the rules (`rule_call.py` has the table) say how they travel and
 where they meet. What is joined is a **unit**: it leaves as a whole. Units that appear in exactly the same tensors make
@@ -14,17 +14,17 @@ from dst_analyze.channels.groups import Coupling, Group, Member
 from dst_analyze.channels.labels import Reason
 from dst_analyze.channels.propagate import LabelRun
 from dst_analyze.model.graph.trace_graph import GraphLimit
-from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import LayerFacts, TracedModel
 
 
-def couple(traced: TracedModel) -> Coupling:
+def couple_channels(traced: TracedModel) -> Coupling:
     """The coupling of a traced model; without a graph nothing is known of its channels, so all of them stay."""
     if traced.graph_module is None:
         return Coupling(tuple(_unknown(layer, traced) for layer in traced.layers), {}, {}, {}, 0)
     names = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
     run = LabelRun(traced.graph_module, {opaque.name for opaque in traced.graph.opaque}, type(traced.model))
-    with preserved(), looking(), torch.no_grad():
+    with preserved(), quiet_inspection(), torch.no_grad():
         run.run(*example_tensors(traced))
     run.space.close()
     return Grouping(run, names).coupling()

@@ -96,7 +96,7 @@ class LabelRun(fx.Interpreter):
         ):
             return _constant(unlabelled(result), all(act.constant for act in call.acts) and bool(call.acts))
         rule = rule_for(n, module)
-        if rule is None and module is not None and _is_chance(module, real(), result):
+        if rule is None and module is not None and _is_random_op(module, real(), result):
             return call.out(call.x.families)
         made = _acts(unlabelled(result))
         if not made and call.op != "setitem":
@@ -159,7 +159,7 @@ def _constant(value: Any, constant: bool) -> Any:
     return mapped_acts(value, lambda leaf: Act(leaf.shape, (), constant) if isinstance(leaf, Act) else leaf)
 
 
-def _is_chance(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
+def _is_random_op(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
     """Stochastic depth by whatever name: parameter-free, speaks of chance, and in eval mode changes nothing."""
     return (
         is_stochastic(module)

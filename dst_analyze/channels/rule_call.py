@@ -17,7 +17,7 @@ from torch import fx, nn
 from dst_analyze.channels.labels import LabelSpace, Reason, along, collapsed, spread, varying
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.tracing.registered import keep_whole
-from dst_analyze.model.user_errors import a_thing, running
+from dst_analyze.model.user_errors import describe_value, user_code
 
 
 @dataclass(frozen=True)
@@ -317,12 +317,13 @@ def _checked(name: str, rule: Rule) -> Rule:
     """A stranger's rule: what it raises is told as its own, and what it returns must fit the result."""
 
     def checked(call: Call) -> Any:
-        with running(f"the channel rule for {name}"):
+        with user_code(f"the channel rule for {name}"):
             found = rule(call)
         wanted, given = (_shapes(value) for value in (unlabelled(call.result), found))
         if wanted != given:
             raise ModelError(
-                f"the channel rule for {name} returned {given or a_thing(found)}, where the result has shapes {wanted}",
+                f"the channel rule for {name} returned {given or describe_value(found)}, "
+                f"where the result has shapes {wanted}",
                 place=call.place,
                 hint="return call.out(families), or a tuple of Acts for several results",
             )

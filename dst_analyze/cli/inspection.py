@@ -16,7 +16,7 @@ _SMALL = 50_000_000  # parameters: 200 MB
 _PROVEN = 5_000_000  # parameters: in a second or two
 
 
-def looked_at(
+def inspect_model(
     spec: str, args: Mapping[str, Any], include: Sequence[str], exclude: Sequence[str]
 ) -> tuple[LoadedModel, TracedModel]:
     """The model without its memory where that works; the real one where it does not."""

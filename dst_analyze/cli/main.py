@@ -61,14 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         return _failed(DstError(said, hint="run with --debug to see where this comes from"), args)
     finally:
-        forkserver.cool_down()
+        forkserver.stop_forkserver()
 
 
 def _failed(error: DstError, args: Sequence[str]) -> int:
-    from dst_analyze.cli.terminal import console, error_text, visible
+    from dst_analyze.cli.terminal import console, error_text, escape_control
 
     if "--debug" in args:
-        click.echo(visible(traceback.format_exc()), err=True)
+        click.echo(escape_control(traceback.format_exc()), err=True)
     console(stderr=True).print(error_text(error), soft_wrap=True)
     return error.exit_code
 
@@ -132,17 +132,17 @@ def analyze(
 ) -> int:
     """Sweep over the alphas and show what remains of each layer."""
     if engine == "local" and not (dry_run or print_config):
-        forkserver.warm_up()  # workers import torch while this process does
+        forkserver.start_forkserver()  # workers import torch while this process does
     from dst_analyze.cli.configfile import WHERE, as_toml, keeping
 
     if print_config:
         click.echo(as_toml(ctx.command, ctx.params), nl=False)
         return 0
     from dst_analyze.baselines.values import methods_of
-    from dst_analyze.cli.terminal import console, visible
+    from dst_analyze.cli.terminal import console, escape_control
     from dst_analyze.integrations.tensorboard import drawing
     from dst_analyze.model.loading.load import parse_model_args
-    from dst_analyze.run.events import Notice, ReportWritten, all_of, nobody
+    from dst_analyze.run.events import Notice, ReportWritten, broadcast, ignore_event
     from dst_analyze.run.progress import JsonLines, Lines, watching
     from dst_analyze.slimming.planning.budget import check_asked
     from dst_analyze.slimming.planning.plan_types import CONTENDERS
@@ -150,14 +150,14 @@ def analyze(
     from dst_analyze.sweep.planning.dry_run import words
     from dst_analyze.sweep.planning.plan import plan_sweep
     from dst_analyze.sweep.planning.smoke_run import plan_fast
-    from dst_analyze.sweep.run_sweep import chosen_engine, jobs_of, run_plan, trials_of, what_to_do
+    from dst_analyze.sweep.run_sweep import chosen_engine, existing_policy, jobs_of, run_plan, trials_of
 
     asked = slim_asked(options)
     check_asked(asked)  # before hours of training, not after
     methods = methods_of(baselines)
     given = {name: value for name, value in options.items() if value is not None}
     given["model_args"] = parse_model_args(model_args)
-    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     with redirect_stdout(sys.stderr):  # what a user's file prints is no result
         if fast_dev_run:
             plan = plan_fast(model, out=out, options=given)
@@ -167,26 +167,26 @@ def analyze(
         cost = estimate_of(plan, jobs_of(plan.task, jobs, trials_of(plan))) if dry_run else None
     if cost is not None:
         described = words(plan, cost, verify_seeds * len(CONTENDERS) if verify else 0)
-        rows = [f"{name:<12}{visible(text)}" for name, text in described]
+        rows = [f"{name:<12}{escape_control(text)}" for name, text in described]
         click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
         return 0
     events, listeners = JsonLines(sys.stdout), [keeping(as_toml(ctx.command, ctx.params, WHERE))]
     with redirect_stdout(sys.stderr), ExitStack() as stack:
         if tensorboard:
             listeners.append(stack.enter_context(drawing()))
-        hired = chosen_engine(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan))
+        hired = chosen_engine(plan.task, plan.request, engine, jobs, ray_address, trials_of(plan))
         workers = stack.enter_context(hired)
         if as_json:
             listeners.append(events)
         elif not quiet:
             listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-        foretell = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
-        record = run_plan(plan, all_of(*listeners), workers, foretell=foretell)
+        estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
+        record = run_plan(plan, broadcast(*listeners), workers, estimate_time=estimate_time)
     from dst_analyze.baselines.measure import add_baselines
     from dst_analyze.report.page import write_report  # here, as its figures take seconds to import
-    from dst_analyze.slimming.artifacts import rank_and_suggest, verified
+    from dst_analyze.slimming.artifacts import rank_and_suggest, verify_and_save
 
-    told = events if as_json else nobody if quiet else Lines(plan.manifest, console(stderr=True))
+    told = events if as_json else ignore_event if quiet else Lines(plan.manifest, console(stderr=True))
     with redirect_stdout(sys.stderr):
         again = bool(asked or fresh)
         ranking, suggestion = rank_and_suggest(plan.task.traced, record, asked, again=again, fresh=fresh)
@@ -196,8 +196,8 @@ def analyze(
                 told(suggestion.event())
             if verify:
                 told(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
-                with chosen_engine(plan.task, plan.again, engine, jobs, ray_address) as workers:
-                    proof = verified(plan.task, record, suggestion.plan, verify_seeds, workers, told)
+                with chosen_engine(plan.task, plan.request, engine, jobs, ray_address) as workers:
+                    proof = verify_and_save(plan.task, record, suggestion.plan, verify_seeds, workers, told)
         if methods:
             add_baselines(plan.task, record, methods, (lambda _: None) if quiet or as_json else _say, failed=_say)
     page = write_report(record.folder, ranking)
@@ -230,8 +230,8 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     dst-analyze slim reports/mymodel-1a2b3c4d --target-params 0.3
     dst-analyze slim reports/mymodel-1a2b3c4d --target-macs 0.5 --keep 'head*' --out smaller
     """
-    from dst_analyze.channels.coupling import couple
-    from dst_analyze.cli.terminal import console, show, show_plan, visible
+    from dst_analyze.channels.coupling import couple_channels
+    from dst_analyze.cli.terminal import console, escape_control, show, show_plan
     from dst_analyze.ranking.load import rank_run
     from dst_analyze.report.page import write_report
     from dst_analyze.run.reader import read_run
@@ -242,7 +242,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     record = read_run(run_folder)
     with redirect_stdout(sys.stderr):
         traced = task_of(record, data_root=data_root).traced
-        coupling, ranking = couple(traced), rank_run(record)
+        coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
         written = write_suggestion(out or record.folder, traced, plan, coupling, fresh=fresh)
     if out is None:
@@ -251,9 +251,9 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
     show_plan(stdout, plan)
     if written.no_source:
         show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
-    click.echo(f"\nslim model  {visible(written.built_by)}")
+    click.echo(f"\nslim model  {escape_control(written.built_by)}")
     if out is None:
-        click.echo(f"prove it    {PROGRAM} verify {visible(str(run_folder))}")
+        click.echo(f"prove it    {PROGRAM} verify {escape_control(str(run_folder))}")
 
 
 @commands.command()
@@ -279,12 +279,12 @@ def verify(
     dst-analyze verify reports/mymodel-1a2b3c4d --seeds 5
     """
     if engine == "local":
-        forkserver.warm_up()
+        forkserver.start_forkserver()
     from dst_analyze.cli.terminal import console, show, verification_table
     from dst_analyze.report.page import write_report
     from dst_analyze.run.progress import Lines
     from dst_analyze.run.reader import read_run
-    from dst_analyze.slimming.artifacts import read_plan, task_of, verified
+    from dst_analyze.slimming.artifacts import read_plan, task_of, verify_and_save
     from dst_analyze.sweep.run_sweep import chosen_engine
     from dst_analyze.text import wrapped
 
@@ -293,7 +293,7 @@ def verify(
         task = task_of(record, data_root=data_root)
         # None: a worker that planned the task by itself would take the defaults of today.
         with chosen_engine(task, None, engine, jobs, ray_address) as workers:
-            found = verified(task, record, plan, seeds, workers, Lines(record.manifest, console(stderr=True)))
+            found = verify_and_save(task, record, plan, seeds, workers, Lines(record.manifest, console(stderr=True)))
     write_report(run_folder)
     stdout = console()
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))
@@ -322,21 +322,21 @@ def inspect(
     dst-analyze inspect torchvision:resnet18 --exclude 'layer1*' --json
     """
     from dst_analyze.cli.inspection import as_json as described
-    from dst_analyze.cli.inspection import looked_at, masked_form
-    from dst_analyze.cli.terminal import console, inspection_notes, layer_table, show, visible
+    from dst_analyze.cli.inspection import inspect_model, masked_form
+    from dst_analyze.cli.terminal import console, escape_control, inspection_notes, layer_table, show
     from dst_analyze.model.loading.load import parse_model_args
 
     arguments = parse_model_args(model_args)
-    loaded, traced = looked_at(model, arguments, include, exclude)
+    loaded, traced = inspect_model(model, arguments, include, exclude)
     form = masked_form(loaded, traced, arguments)
     if as_json:
         click.echo(json.dumps(described(loaded, traced, form), indent=2))
         return
     stdout = console()
     count = f"{len(traced.layers)} layers, {traced.params:,} parameters, {traced.macs:,} MACs per sample"
-    show(stdout, f"{visible(loaded.name)}: {count}, called with {traced.inputs.describe()}", "")
+    show(stdout, f"{escape_control(loaded.name)}: {count}, called with {traced.inputs.describe()}", "")
     show(stdout, layer_table(traced, stdout.width), "")
-    show(stdout, f"masked form: {visible(form)}", *map(visible, inspection_notes(traced)))
+    show(stdout, f"masked form: {escape_control(form)}", *map(escape_control, inspection_notes(traced)))
 
 
 @commands.command()
@@ -358,12 +358,12 @@ def report(
     dst-analyze report reports/mymodel-1a2b3c4d --open
     dst-analyze report reports/mymodel-1a2b3c4d --figures figures --format pdf
     """
-    from dst_analyze.cli.terminal import visible
+    from dst_analyze.cli.terminal import escape_control
     from dst_analyze.report.page import write_figures, write_report
 
     page = write_report(run_folder)
     for path in (page, *(write_figures(run_folder, figures, format) if figures else ())):
-        click.echo(visible(str(path)))
+        click.echo(escape_control(str(path)))
     if open_page:
         _open(page)
 

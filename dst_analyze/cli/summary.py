@@ -17,7 +17,6 @@ from dst_analyze.cli.terminal import (
     show_plan,
     sweep_table,
     verification_table,
-    visible,
     ways_table,
 )
 from dst_analyze.errors import DstError
@@ -31,7 +30,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.planning.plan_types import DENSE, SLIM, Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, short, wrapped
+from dst_analyze.text import elide, escape_control, short, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 3  # layers in the summary
@@ -63,7 +62,7 @@ def show_outcome(
     if ways is not None:
         show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
     rows = summary(record, ranking, suggestion, proof, page)
-    show(where, "", *(f"{name:<12}{visible(text)}" for name, text in rows))
+    show(where, "", *(f"{name:<12}{escape_control(text)}" for name, text in rows))
 
 
 def summary(

@@ -15,11 +15,11 @@ from rich.text import Text
 from dst_analyze.errors import DstError
 from dst_analyze.text import NARROWEST_NAME, percent, wrapped
 from dst_analyze.text import elide as elide
+from dst_analyze.text import escape_control as escape_control
 from dst_analyze.text import short as short
-from dst_analyze.text import visible as visible
 
 if TYPE_CHECKING:
-    from dst_analyze.baselines.agreement import Ways
+    from dst_analyze.baselines.agreement import MethodComparison
     from dst_analyze.model.tracing.trace import TracedModel
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.run.caveats import Note
@@ -40,18 +40,18 @@ _RUNGS = {
 
 def error_text(error: DstError) -> Text:
     """Cause, place, the user's own frames, hint."""
-    text = Text.assemble(("error: ", "bold red"), visible(error.cause))
+    text = Text.assemble(("error: ", "bold red"), escape_control(error.cause))
     if error.place:
-        text.append(f"\n  at {visible(error.place)}")
+        text.append(f"\n  at {escape_control(error.place)}")
     if error.trace:
-        text.append(f"\n{visible(error.trace.rstrip())}", "dim")
+        text.append(f"\n{escape_control(error.trace.rstrip())}", "dim")
     if error.hint:
-        text.append("\nhint: ", "bold").append(visible(error.hint))
+        text.append("\nhint: ", "bold").append(escape_control(error.hint))
     return text
 
 
 def note_text(note: Note) -> Text:
-    return Text.assemble((f"! {visible(note.title)}: ", "bold yellow"), visible(note.text))
+    return Text.assemble((f"! {escape_control(note.title)}: ", "bold yellow"), escape_control(note.text))
 
 
 # --- printing ------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def verification_table(found: Verification, width: int) -> Table:
     return _table("model", heads, [entry.name for entry in found.entries], rows, width)
 
 
-def ways_table(found: Ways, width: int) -> Table:
+def ways_table(found: MethodComparison, width: int) -> Table:
     """Ways to rank, and how far they agree."""
     from dst_analyze.ranking.serialize import agreement
 
@@ -238,7 +238,7 @@ def _table(
         named = max(cell_len(elide(name, room)) for name in (what, *names))
         table.add_column("why", max_width=max(_NARROWEST_WHY, width - values - named - _GAP))
     for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
-        text = [visible(why[number - 1])] if why else []
+        text = [escape_control(why[number - 1])] if why else []
         table.add_row(elide(name, room), *row, *text, end_section=below > 0 and number == len(rows) - below)
     return table
 

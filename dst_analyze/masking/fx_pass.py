@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from dst_analyze.masking.layer import MaskedLayer
 from dst_analyze.masking.parameter_swap import Substitution
-from dst_analyze.model.graph.dead_code import sweep
+from dst_analyze.model.graph.dead_code import remove_dead_nodes
 from dst_analyze.model.graph.packed_graph import PackedGraph
 
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
@@ -81,7 +81,7 @@ def rewrite_graph(
         setattr(result, name, child)
         vars(result)[name] = child  # found without nn.Module's own search, which costs more than a small layer
     vars(result)["thresholds"] = thresholds
-    sweep(result.graph)
+    remove_dead_nodes(result.graph)
     result.graph.lint()
     result.recompile()
     result.training = model.training

@@ -47,7 +47,7 @@ class MaskedLayer:
         return (by_row.mean(shared, keepdim=True) if shared else by_row).expand(self.threshold_shape)
 
 
-def lay_out(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[MaskedLayer, ...]:
+def flat_layout(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[MaskedLayer, ...]:
     """The thresholds of all layers in one flat vector, each layer's part in network order."""
     if threshold not in get_args(Threshold):
         choices = ", ".join(get_args(Threshold))

@@ -19,11 +19,11 @@ from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.forms import FormChoice, GraphForm, find_form
 from dst_analyze.masking.fx_pass import inlined_modules, rewrite_graph
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
-from dst_analyze.masking.layer import MaskedLayer, Threshold, lay_out
+from dst_analyze.masking.layer import MaskedLayer, Threshold, flat_layout
 from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
 from dst_analyze.masking.parameter_swap import Substitution
 from dst_analyze.model.graph.packed_graph import PackedGraph
-from dst_analyze.model.isolation import copied
+from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel, trace_model
 
@@ -156,9 +156,9 @@ class MaskedModel(nn.Module):
         masked: Sequence[torch.Tensor] = self.masking(self.thresholds, self._weights())
         return masked
 
-    def heights(self) -> torch.Tensor:
+    def effective_thresholds(self) -> torch.Tensor:
         """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
-        return self.masking.heights(self.thresholds)
+        return self.masking.effective_thresholds(self.thresholds)
 
     def sparsity_loss(self) -> torch.Tensor:
         """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
@@ -377,8 +377,8 @@ def mask_model(
             hint="`dst-analyze inspect` lists what was skipped and why",
         )
     masked = MaskedModel(
-        copied(traced.model),
-        lay_out(traced.layers, threshold),
+        deep_copy(traced.model),
+        flat_layout(traced.layers, threshold),
         estimator=estimator,
         backend=_backend(operator, sum(layer.params for layer in traced.layers), steps),
         unit=unit,

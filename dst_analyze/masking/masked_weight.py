@@ -23,24 +23,24 @@ from dst_analyze.masking.layer import MaskedLayer
 Tensors = Sequence[torch.Tensor]
 
 
-def bar(threshold: torch.Tensor) -> torch.Tensor:
+def effective_threshold(threshold: torch.Tensor) -> torch.Tensor:
     """What a magnitude must exceed to stay: the threshold, or nothing at all where that is not positive."""
     return threshold.masked_fill(threshold <= 0, -1)
 
 
-def keep(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+def bool_mask(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """The mask, as booleans: which weights are still there."""
-    return weight.abs() > bar(threshold)
+    return weight.abs() > effective_threshold(threshold)
 
 
-def kept(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+def float_mask(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """The mask as zeros and ones in the weight's dtype: on a CPU ten times cheaper to multiply with than booleans."""
-    return torch.gt(magnitude, bar(threshold), out=torch.empty_like(magnitude))
+    return torch.gt(magnitude, effective_threshold(threshold), out=torch.empty_like(magnitude))
 
 
 def forward(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """P. A product, not a selection: a weight that became NaN must stay visible, not be masked away."""
-    return kept(weight.abs(), threshold).mul_(weight)
+    return float_mask(weight.abs(), threshold).mul_(weight)
 
 
 def backward(
@@ -50,7 +50,7 @@ def backward(
     magnitude = weight.abs()
     slope = ESTIMATORS[estimator]((magnitude - threshold).abs_()).mul_(grad)
     grad_threshold = (slope * weight).sum_to_size(threshold.shape).neg_()
-    grad_weight = slope.mul_(magnitude).add_(kept(magnitude, threshold).mul_(grad))
+    grad_weight = slope.mul_(magnitude).add_(float_mask(magnitude, threshold).mul_(grad))
     return grad_weight.to(weight.dtype), grad_threshold.to(threshold.dtype)
 
 
@@ -130,7 +130,7 @@ class Eager:
     def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
         parts = masking.split(thresholds)
         counts = [
-            keep(weight.reshape(view), part).sum()
+            bool_mask(weight.reshape(view), part).sum()
             for weight, view, part in zip(weights, masking.views, parts, strict=True)
         ]
         return [int(n) for n in torch.stack(counts).tolist()]  # one wait for the device, however many weights

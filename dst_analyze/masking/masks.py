@@ -10,7 +10,7 @@ from torch import nn
 
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, kernels_when_ready
 from dst_analyze.masking.layer import MaskedLayer, grouped, units_of
-from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, keep, kept, masked_weights
+from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, bool_mask, float_mask, masked_weights
 
 Unit = Literal["one", "layer"]
 OnCollapse = Literal["reset", "hold"]
@@ -74,13 +74,13 @@ class Masks(nn.Module):
     def _masked(
         self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor], counts: list[int] | None
     ) -> Sequence[torch.Tensor]:
-        kernels, heights = self.kernels, self.heights(thresholds)
+        kernels, effective_thresholds = self.kernels, self.effective_thresholds(thresholds)
         if len(self._groups) == 1:
-            return masked_weights(self._groups[0][1], kernels, heights, weights, counts)
-        parts = self._grouped(heights, weights)
+            return masked_weights(self._groups[0][1], kernels, effective_thresholds, weights, counts)
+        parts = self._grouped(effective_thresholds, weights)
         return [weight for part in parts for weight in masked_weights(part[0], kernels, *part[1:], counts)]
 
-    def heights(self, thresholds: torch.Tensor) -> torch.Tensor:
+    def effective_thresholds(self, thresholds: torch.Tensor) -> torch.Tensor:
         """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
         return thresholds if self.units is None else thresholds * self.units
 
@@ -94,7 +94,9 @@ class Masks(nn.Module):
     def boolean(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Each layer's mask, in the shape of its weight."""
         return {
-            layer.name: keep(weight.reshape(layer.layout.view), self.of_layer(layer, thresholds)).view(weight.shape)
+            layer.name: bool_mask(weight.reshape(layer.layout.view), self.of_layer(layer, thresholds)).view(
+                weight.shape
+            )
             for layer, weight in zip(self.layers, weights, strict=True)
         }
 
@@ -102,13 +104,13 @@ class Masks(nn.Module):
     def viewed(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """The masks as zeros and ones, each in the view whose axes the layer's layout speaks of."""
         for layer, weight in zip(self.layers, weights, strict=True):
-            yield kept(weight.reshape(layer.layout.view).abs(), self.of_layer(layer, thresholds))
+            yield float_mask(weight.reshape(layer.layout.view).abs(), self.of_layer(layer, thresholds))
 
     @torch.no_grad()
     def count(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[int]:
         """How many weights of each layer remain."""
         count = self.kernels.count
-        groups = self._grouped(self.heights(thresholds).detach(), weights)
+        groups = self._grouped(self.effective_thresholds(thresholds).detach(), weights)
         return [each for group in groups for each in count(*group)]
 
     @torch.no_grad()
@@ -139,11 +141,11 @@ class Masks(nn.Module):
         return f"layers={len(self.layers)}, estimator={self.estimator!r}, backend={self.backend!r}"
 
     def _grouped(
-        self, heights: torch.Tensor, weights: Sequence[torch.Tensor]
+        self, effective_thresholds: torch.Tensor, weights: Sequence[torch.Tensor]
     ) -> Iterator[tuple[Masking, torch.Tensor, Sequence[torch.Tensor]]]:
         """Groups of layers with their part of the flat thresholds, in network order."""
         sizes = [sum(masking.sizes) for _, masking in self._groups]
-        for (layers, masking), part in zip(self._groups, heights.split(sizes), strict=True):
+        for (layers, masking), part in zip(self._groups, effective_thresholds.split(sizes), strict=True):
             group = weights[layers]
             yield masking, part.to(group[0].device), group
 

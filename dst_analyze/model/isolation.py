@@ -68,7 +68,7 @@ def preserved_settings() -> Iterator[None]:
 
 
 @contextmanager
-def looking() -> Iterator[None]:
+def quiet_inspection() -> Iterator[None]:
     """A look at a model, which runs it several times: its warnings wait for the training, and its compiled parts, and
     torch's attention, for which eval mode has a single operation, run as they are written, so that all is seen."""
     stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
@@ -82,7 +82,7 @@ def looking() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def copied(model: nn.Module) -> nn.Module:
+def deep_copy(model: nn.Module) -> nn.Module:
     """A deep copy, or an error that says why there can be none."""
     refuse_lazy(model)
     try:

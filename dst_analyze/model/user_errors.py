@@ -86,7 +86,7 @@ def headline(error: BaseException) -> str:
 
 
 @contextmanager
-def running(
+def user_code(
     what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
 ) -> Iterator[None]:
     """Runs a user's code: whatever it raises becomes an error of ours that shows the user's frames only."""
@@ -127,7 +127,7 @@ def _either(names: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def a_thing(value: object) -> str:
+def describe_value(value: object) -> str:
     """What a value is, in words: `a dict`, `the class Config`, `None`."""
     if value is None:
         return "None"

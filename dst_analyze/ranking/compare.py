@@ -11,7 +11,7 @@ import pandas as pd
 
 from dst_analyze.errors import OptionError
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import place
+from dst_analyze.ranking.serialize import rank_text
 from dst_analyze.ranking.statistics import correlations, kendalls_w, permutation_p, ranks
 from dst_analyze.ranking.verdict import CHANCE, NEEDED, REDUNDANT, SAME_ORDER, Verdict
 from dst_analyze.text import elide, plain_table, wrapped
@@ -42,8 +42,8 @@ class Comparison:
         rows = [
             [
                 row["layer"] if row["matched"] == "name" else f"{row['layer']} *",
-                *(place(row[f"rank {run}"]) for run in runs),
-                place(row["apart"]),
+                *(rank_text(row[f"rank {run}"]) for run in runs),
+                rank_text(row["apart"]),
                 _labels([row[f"label {run}"] for run in runs]),
             ]
             for _, row in self.table.iterrows()

@@ -109,7 +109,7 @@ class Evidence:
     agreement: Agreement
 
 
-def weigh(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
+def compute_evidence(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
     """All of it from what was measured. Layers that a used trial says nothing about are not ranked."""
     used = made.rows()
     seen = ~np.isnan(made.ratios)

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.errors import DataError
-from dst_analyze.run.record import late
-from dst_analyze.run.safe_read import CSV_MOST, opened
+from dst_analyze.run.record import last_quarter
+from dst_analyze.run.safe_read import CSV_MOST, open_regular_file
 from dst_analyze.text import from_spreadsheet
 
 NEEDED = ("layer", "alpha", "remaining")
@@ -73,7 +73,7 @@ def checked_frame(frame: pd.DataFrame, *, row: str = "row") -> pd.DataFrame:
 
 def settled(course: pd.DataFrame) -> pd.DataFrame:
     """A course in time, brought to one row per trial and layer: the median over the last quarter of each trial."""
-    read, keys = late(course), [*TRIAL, "layer"]
+    read, keys = last_quarter(course), [*TRIAL, "layer"]
     figures = {"remaining": "median", "null": "median", "params": "first", "macs": "first", "group": "first"}
     made = read.groupby(keys, sort=False).agg(figures)
     made["resets"] = course.groupby(keys, sort=False)["resets"].max().reindex(made.index)  # it counts up
@@ -83,7 +83,7 @@ def settled(course: pd.DataFrame) -> pd.DataFrame:
 def read_frame(path: Path) -> pd.DataFrame:
     """A CSV file from elsewhere as a checked frame; errors name the line."""
     try:
-        with opened(path.resolve(), CSV_MOST) as file:
+        with open_regular_file(path.resolve(), CSV_MOST) as file:
             reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
             head = [name.strip() for name in next(reader, [])]
             lines, rows = [], []

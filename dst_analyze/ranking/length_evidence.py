@@ -14,7 +14,7 @@ _AS_LONG = 0.8  # of a length that was measured: near enough to go by it
 
 
 @dataclass(frozen=True)
-class Seen:
+class LengthMeasurement:
     """A sweep with the default recipe: Kendall's tau of its order to that of a long run.
 
     Beside it that of the initial weights' order, and of the long run's with another seed, where there is one; whether
@@ -41,54 +41,54 @@ _CNN, _VGG, _WIDE, _RESNET, _VIT, _LENET = (
     "LeNet-5",
 )  # fmt: skip
 SEEN = (
-    Seen(_CNN, 300, 3_000, 1.00, 0.60, 1.00),
-    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00),
-    Seen(_CNN, 1_500, 3_000, 1.00, 0.60, 1.00),
-    Seen(_VGG, 940, 9_400, 0.79, 0.58, 0.92),
-    Seen(_VGG, 2_350, 9_400, 0.83, 0.58, 0.92),
-    Seen(_VGG, 4_700, 9_400, 0.87, 0.58, 0.92),
-    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87),
-    Seen(_WIDE, 775, 3_100, 0.88, 0.74, 0.87),
-    Seen(_RESNET, 940, 9_400, 0.67, 0.65, 0.77),
-    Seen(_RESNET, 2_350, 9_400, 0.63, 0.65, 0.77),
-    Seen(_RESNET, 4_700, 9_400, 0.53, 0.65, 0.77),
-    Seen(_VIT, 470, 4_700, 0.88, 0.18, 0.91),
-    Seen(_VIT, 1_175, 4_700, 0.87, 0.18, 0.91),
-    Seen(_VIT, 2_350, 4_700, 0.91, 0.18, 0.91),
-    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00),
-    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00),
-    Seen(_LENET, 4_700, 9_400, 1.00, 0.33, 1.00),
-    Seen(_CNN, 300, 3_000, 1.00, 0.60, 1.00, unit="one"),
-    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, unit="one"),
-    Seen(_VGG, 940, 9_400, 0.81, 0.64, 0.89, unit="one"),
-    Seen(_VGG, 2_350, 9_400, 0.87, 0.64, 0.89, unit="one"),
-    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, unit="one"),
-    Seen(_WIDE, 775, 3_100, 0.72, 0.74, 0.87, unit="one"),
-    Seen(_RESNET, 940, 9_400, 0.50, 0.53, 0.85, unit="one"),
-    Seen(_RESNET, 2_350, 9_400, 0.55, 0.53, 0.85, unit="one"),
-    Seen(_VIT, 470, 4_700, 0.83, 0.18, 0.91, unit="one"),
-    Seen(_VIT, 1_175, 4_700, 0.88, 0.18, 0.91, unit="one"),
-    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, unit="one"),
-    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, unit="one"),
-    Seen(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False, unit="one"),
-    Seen(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False, unit="one"),
-    Seen(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False, unit="one"),
-    Seen(_VGG, 940, 9_400, 0.71, 0.64, 0.89, warm_up=False, unit="one"),
-    Seen(_VGG, 2_350, 9_400, 0.77, 0.64, 0.89, warm_up=False, unit="one"),
-    Seen(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False, unit="one"),
-    Seen(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False, unit="one"),
-    Seen(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False, unit="one"),
-    Seen(_RESNET, 940, 9_400, 0.60, 0.65, 0.77, warm_up=False, unit="one"),
-    Seen(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False, unit="one"),
-    Seen(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
-    Seen(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
-    Seen(_LENET, 940, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
-    Seen(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
+    LengthMeasurement(_CNN, 300, 3_000, 1.00, 0.60, 1.00),
+    LengthMeasurement(_CNN, 750, 3_000, 1.00, 0.60, 1.00),
+    LengthMeasurement(_CNN, 1_500, 3_000, 1.00, 0.60, 1.00),
+    LengthMeasurement(_VGG, 940, 9_400, 0.79, 0.58, 0.92),
+    LengthMeasurement(_VGG, 2_350, 9_400, 0.83, 0.58, 0.92),
+    LengthMeasurement(_VGG, 4_700, 9_400, 0.87, 0.58, 0.92),
+    LengthMeasurement(_WIDE, 310, 3_100, 0.81, 0.74, 0.87),
+    LengthMeasurement(_WIDE, 775, 3_100, 0.88, 0.74, 0.87),
+    LengthMeasurement(_RESNET, 940, 9_400, 0.67, 0.65, 0.77),
+    LengthMeasurement(_RESNET, 2_350, 9_400, 0.63, 0.65, 0.77),
+    LengthMeasurement(_RESNET, 4_700, 9_400, 0.53, 0.65, 0.77),
+    LengthMeasurement(_VIT, 470, 4_700, 0.88, 0.18, 0.91),
+    LengthMeasurement(_VIT, 1_175, 4_700, 0.87, 0.18, 0.91),
+    LengthMeasurement(_VIT, 2_350, 4_700, 0.91, 0.18, 0.91),
+    LengthMeasurement(_LENET, 940, 9_400, 1.00, 0.33, 1.00),
+    LengthMeasurement(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00),
+    LengthMeasurement(_LENET, 4_700, 9_400, 1.00, 0.33, 1.00),
+    LengthMeasurement(_CNN, 300, 3_000, 1.00, 0.60, 1.00, unit="one"),
+    LengthMeasurement(_CNN, 750, 3_000, 1.00, 0.60, 1.00, unit="one"),
+    LengthMeasurement(_VGG, 940, 9_400, 0.81, 0.64, 0.89, unit="one"),
+    LengthMeasurement(_VGG, 2_350, 9_400, 0.87, 0.64, 0.89, unit="one"),
+    LengthMeasurement(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, unit="one"),
+    LengthMeasurement(_WIDE, 775, 3_100, 0.72, 0.74, 0.87, unit="one"),
+    LengthMeasurement(_RESNET, 940, 9_400, 0.50, 0.53, 0.85, unit="one"),
+    LengthMeasurement(_RESNET, 2_350, 9_400, 0.55, 0.53, 0.85, unit="one"),
+    LengthMeasurement(_VIT, 470, 4_700, 0.83, 0.18, 0.91, unit="one"),
+    LengthMeasurement(_VIT, 1_175, 4_700, 0.88, 0.18, 0.91, unit="one"),
+    LengthMeasurement(_LENET, 940, 9_400, 1.00, 0.33, 1.00, unit="one"),
+    LengthMeasurement(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, unit="one"),
+    LengthMeasurement(_CNN, 300, 3_000, 0.80, 0.60, 1.00, warm_up=False, unit="one"),
+    LengthMeasurement(_CNN, 750, 3_000, 1.00, 0.60, 1.00, warm_up=False, unit="one"),
+    LengthMeasurement(_VGG, 600, 9_400, 0.77, 0.62, warm_up=False, unit="one"),
+    LengthMeasurement(_VGG, 940, 9_400, 0.71, 0.64, 0.89, warm_up=False, unit="one"),
+    LengthMeasurement(_VGG, 2_350, 9_400, 0.77, 0.64, 0.89, warm_up=False, unit="one"),
+    LengthMeasurement(_WIDE, 310, 3_100, 0.81, 0.74, 0.87, warm_up=False, unit="one"),
+    LengthMeasurement(_WIDE, 775, 3_100, 0.82, 0.74, 0.87, warm_up=False, unit="one"),
+    LengthMeasurement(_WIDE, 1_550, 3_100, 0.84, 0.74, 0.87, warm_up=False, unit="one"),
+    LengthMeasurement(_RESNET, 940, 9_400, 0.60, 0.65, 0.77, warm_up=False, unit="one"),
+    LengthMeasurement(_VIT, 470, 4_700, 0.78, 0.18, 0.91, warm_up=False, unit="one"),
+    LengthMeasurement(_VIT, 1_175, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
+    LengthMeasurement(_VIT, 2_350, 4_700, 0.84, 0.18, 0.91, warm_up=False, unit="one"),
+    LengthMeasurement(_LENET, 940, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
+    LengthMeasurement(_LENET, 2_350, 9_400, 1.00, 0.33, 1.00, warm_up=False, unit="one"),
 )
 
 
 @dataclass(frozen=True)
-class SeenPairs:
+class PairMeasurement:
     """A sweep with the default recipe: the share of its clearly different pairs that long runs order the same way.
 
     ``alike`` is of all such pairs, ``inner`` of those without the output layer.
@@ -105,23 +105,23 @@ class SeenPairs:
 
 
 PAIRS = (
-    SeenPairs(_CNN, 300, 3_000, 8, 1.00, 1.00),
-    SeenPairs(_CNN, 750, 3_000, 9, 1.00, 1.00),
-    SeenPairs(_CNN, 1_500, 3_000, 9, 1.00, 1.00),
-    SeenPairs(_LENET, 940, 9_400, 3, 1.00, 1.00),
-    SeenPairs(_LENET, 2_350, 9_400, 3, 1.00, 1.00),
-    SeenPairs(_LENET, 4_700, 9_400, 5, 1.00, 1.00),
-    SeenPairs(_VGG, 940, 9_400, 76, 0.96, 0.96),
-    SeenPairs(_VGG, 2_350, 9_400, 70, 0.99, 0.98),
-    SeenPairs(_VGG, 4_700, 9_400, 66, 0.98, 0.98),
-    SeenPairs(_RESNET, 940, 9_400, 87, 0.85, 1.00),
-    SeenPairs(_RESNET, 2_350, 9_400, 82, 0.85, 1.00),
-    SeenPairs(_RESNET, 4_700, 9_400, 55, 0.78, 1.00),
-    SeenPairs(_VIT, 470, 4_700, 108, 0.98, 0.98),
-    SeenPairs(_VIT, 1_175, 4_700, 125, 0.98, 0.97),
-    SeenPairs(_VIT, 2_350, 4_700, 126, 0.96, 0.95),
-    SeenPairs(_RESNET, 940, 9_400, 93, 0.85, 1.00, warm_up=False, unit="one"),
-    SeenPairs(_VIT, 470, 4_700, 118, 0.93, 0.92, warm_up=False, unit="one"),
+    PairMeasurement(_CNN, 300, 3_000, 8, 1.00, 1.00),
+    PairMeasurement(_CNN, 750, 3_000, 9, 1.00, 1.00),
+    PairMeasurement(_CNN, 1_500, 3_000, 9, 1.00, 1.00),
+    PairMeasurement(_LENET, 940, 9_400, 3, 1.00, 1.00),
+    PairMeasurement(_LENET, 2_350, 9_400, 3, 1.00, 1.00),
+    PairMeasurement(_LENET, 4_700, 9_400, 5, 1.00, 1.00),
+    PairMeasurement(_VGG, 940, 9_400, 76, 0.96, 0.96),
+    PairMeasurement(_VGG, 2_350, 9_400, 70, 0.99, 0.98),
+    PairMeasurement(_VGG, 4_700, 9_400, 66, 0.98, 0.98),
+    PairMeasurement(_RESNET, 940, 9_400, 87, 0.85, 1.00),
+    PairMeasurement(_RESNET, 2_350, 9_400, 82, 0.85, 1.00),
+    PairMeasurement(_RESNET, 4_700, 9_400, 55, 0.78, 1.00),
+    PairMeasurement(_VIT, 470, 4_700, 108, 0.98, 0.98),
+    PairMeasurement(_VIT, 1_175, 4_700, 125, 0.98, 0.97),
+    PairMeasurement(_VIT, 2_350, 4_700, 126, 0.96, 0.95),
+    PairMeasurement(_RESNET, 940, 9_400, 93, 0.85, 1.00, warm_up=False, unit="one"),
+    PairMeasurement(_VIT, 470, 4_700, 118, 0.93, 0.92, warm_up=False, unit="one"),
 )
 
 
@@ -152,13 +152,13 @@ def long_run_share(steps: int, *, warm_up: bool, unit: str) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _measured_pairs(steps: int, *, warm_up: bool, unit: str) -> list[SeenPairs]:
+def _measured_pairs(steps: int, *, warm_up: bool, unit: str) -> list[PairMeasurement]:
     """Return what was measured on each net by the longest sweep of this kind that is no longer than this run."""
     kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
     return list(_longest(steps, kind).values())
 
 
-def known_at(steps: int, *, warm_up: bool, unit: str) -> str:
+def length_caveat(steps: int, *, warm_up: bool, unit: str) -> str:
     """Return in a sentence how close sweeps of this length came to long runs, by Kendall's tau."""
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from dst_analyze.ranking.evidence import Evidence, weigh
+from dst_analyze.ranking.evidence import Evidence, compute_evidence
 from dst_analyze.ranking.labels import labels
 from dst_analyze.ranking.notes import conclusions
 from dst_analyze.ranking.result import ORDERS, Ranking
@@ -37,7 +37,7 @@ def rank_layers(
     made = measured(source, groups)
     record = source if isinstance(source, SweepRecord) else None
     costs = None if record is None else costs_of(record)
-    evidence = weigh(made, draws, np.random.default_rng(seed))
+    evidence = compute_evidence(made, draws, np.random.default_rng(seed))
     verdict, why = judge(evidence.agreement)
     caveats = tuple(caveats_of(evidence.agreement, verdict))
     by_alpha, between = _by_alpha(made, evidence, costs)
@@ -60,7 +60,7 @@ def _groups(made: Measured, draws: int, seed: int, costs: Costs | None) -> pd.Da
     if not made.layers["group"].any():
         return None
     joined = made.grouped()
-    evidence = weigh(joined, draws, np.random.default_rng(seed))
+    evidence = compute_evidence(joined, draws, np.random.default_rng(seed))
     table = _table(joined, evidence, *judge(evidence.agreement), costs)
     sizes = joined.layers.set_index("layer")["layers"]
     table["group"] = table["layer"]

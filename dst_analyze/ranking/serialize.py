@@ -18,7 +18,16 @@ from dst_analyze.ranking.pairs import Guesses
 from dst_analyze.ranking.statistics import Explained, Interval
 from dst_analyze.ranking.verdict import Caveat, Verdict, why_of_note
 from dst_analyze.run.record import alpha_label
-from dst_analyze.text import elide, from_spreadsheet, percent, plain_table, short, spreadsheet_name, visible, wrapped
+from dst_analyze.text import (
+    elide,
+    escape_control,
+    from_spreadsheet,
+    percent,
+    plain_table,
+    short,
+    spreadsheet_name,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
@@ -48,7 +57,7 @@ def _together(ranking: Ranking, width: int) -> list[str]:
     columns = (
         map(str, joint["layers"]),
         joint["label"],
-        map(place, joint["rank"]),
+        map(rank_text, joint["rank"]),
         map(signed, joint["redundancy"]),
         map(short, joint["params_given_up"]),
     )
@@ -64,7 +73,7 @@ def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
         _row(["---", *["---:"] * (len(heads) - 1)]),
         *(_row([name, *row[1:]]) for name, row in zip(names, rows, strict=True)),
     ]
-    notes = [f"- {escaped(visible(note))}" for note in ranking.notes]
+    notes = [f"- {escaped(escape_control(note))}" for note in ranking.notes]
     return "\n".join([*lines, "", f"**Verdict: {escaped(ranking.verdict)}.**", "", *notes])
 
 
@@ -82,7 +91,7 @@ def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
     gain = "macs_given_up" if by == "macs" else "params_given_up"
     columns = {
         "label": table["label"],
-        "rank": map(place, table["rank"]),
+        "rank": map(rank_text, table["rank"]),
         "95 %": map(places, table["rank_low"], table["rank_high"]),
         "redundancy": map(signed, table["redundancy"]),
         "-null": map(signed, table["beyond_null"]),
@@ -99,12 +108,12 @@ def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
     return ["layer", *shown], rows
 
 
-def place(rank: float) -> str:
+def rank_text(rank: float) -> str:
     return "–" if math.isnan(rank) else f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
 
 
 def places(low: float, high: float) -> str:
-    return "–" if math.isnan(low) else place(low) if low == high else f"{place(low)}–{place(high)}"
+    return "–" if math.isnan(low) else rank_text(low) if low == high else f"{rank_text(low)}–{rank_text(high)}"
 
 
 def agreement(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dst_analyze.baselines.agreement import Ways
+from dst_analyze.baselines.agreement import MethodComparison
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import (
     DEFAULT_STEPS,
@@ -24,7 +24,7 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 
 def commands(
-    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, ways: Ways | None = None
+    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, ways: MethodComparison | None = None
 ) -> list[str]:
     """What to type; nothing for a run of an object in memory, which only its own program can make again."""
     config, run = record.config, Path(record.folder).name

@@ -14,16 +14,16 @@ from matplotlib.figure import Figure
 from dst_analyze.ranking.compare import Comparison, compare_rankings
 from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import place, signed
+from dst_analyze.ranking.serialize import rank_text, signed
 from dst_analyze.report.figures import plots, sized
-from dst_analyze.report.figures.sized import Sheet
+from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.page import count, rendered, score
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.atomic_io import write_text
 from dst_analyze.run.caveats import Note, notes_of
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, alpha_label
-from dst_analyze.text import elide, percent, visible
+from dst_analyze.text import elide, escape_control, percent
 
 _MOST_DOTS = 60  # layers in the figure; the table has all of them
 
@@ -65,7 +65,7 @@ def render_comparison(
     compared: Comparison, rankings: Mapping[str, Ranking], records: Mapping[str, SweepRecord | None]
 ) -> str:
     """The page as text."""
-    sheet = Sheet()
+    sheet = FigureSet()
     sides = [
         _side(number, name, ranking, records[name], sheet) for number, (name, ranking) in enumerate(rankings.items(), 1)
     ]
@@ -85,10 +85,10 @@ def render_comparison(
     )
 
 
-def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, sheet: Sheet) -> Side:
+def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, sheet: FigureSet) -> Side:
     return Side(
         number=number,
-        name=visible(name),
+        name=escape_control(name),
         verdict=str(ranking.verdict),
         facts=list(_facts(record).items()) if record is not None else [],
         notes=notes_of(record) if record is not None else [],
@@ -120,13 +120,15 @@ def _line(row: Mapping[str, object], tables: Mapping[str, pd.DataFrame]) -> Line
     cells = []
     for run, table in tables.items():
         found = table.loc[row[f"name {run}"]]
-        cells.append((place(float(str(row[f"rank {run}"]))), signed(float(found["redundancy"])), str(found["label"])))
+        cells.append(
+            (rank_text(float(str(row[f"rank {run}"]))), signed(float(found["redundancy"])), str(found["label"]))
+        )
     others = dict.fromkeys(str(row[f"name {run}"]) for run in tables if row[f"name {run}"] != row["layer"])
     return Line(
         layer=shown_name(str(row["layer"])),
         elsewhere=", ".join(shown_name(name) for name in others),
         cells=cells,
-        apart=place(float(str(row["apart"]))),
+        apart=rank_text(float(str(row["apart"]))),
     )
 
 

@@ -17,16 +17,16 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_ways
-from dst_analyze.ranking.length_evidence import known_at
+from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import agreement, place, signed
+from dst_analyze.ranking.serialize import agreement, rank_text, signed
 from dst_analyze.ranking.table import by_reason, export_table
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report.commands import commands
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
-from dst_analyze.report.figures.sized import Sheet
+from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
@@ -38,7 +38,7 @@ from dst_analyze.run.paths import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TAB
 from dst_analyze.run.reader import read_csv, read_json, read_run
 from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
-from dst_analyze.text import percent, visible
+from dst_analyze.text import escape_control, percent
 
 J = TypeVar("J", bound=Json)
 
@@ -87,7 +87,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
     picture, ways = read_picture(record, ranking), read_ways(record, ranking)
     rows, data = rows_of(record, ranking)
-    sheet = Sheet()
+    sheet = FigureSet()
     names = list(record.layers["layer"])
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
@@ -107,7 +107,9 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         labels=LABELS,
         has_spare=bool(ranking.table["spare"].notna().any()),
         spare_alpha=_spare_alpha(ranking),
-        known_length=known_at(record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit),
+        known_length=length_caveat(
+            record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit
+        ),
         figures=_figures(record, ranking, plan, sheet),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
@@ -139,7 +141,7 @@ def rendered(template: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
-    environment.filters.update(alpha=alpha_label, shown=shown_name, place=place, agreement=agreement)
+    environment.filters.update(alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement)
     style, script = (
         files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
     )
@@ -157,7 +159,7 @@ def _inert(value: Any) -> Any:
         return value
     if len(value) > _LONGEST_TEXT:
         value = f"{value[: _LONGEST_TEXT // 2]}…{value[-_LONGEST_TEXT // 2 :]}"
-    return visible(value)
+    return escape_control(value)
 
 
 def _policy(script: str) -> str:
@@ -178,7 +180,7 @@ def _spare_alpha(ranking: Ranking) -> float | None:
     return float(known.iloc[0]) if len(known) else None
 
 
-def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: Sheet) -> Mapping[str, Markup]:
+def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: FigureSet) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
     pattern = f"Remaining percentage of each layer at each alpha; {below}"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
@@ -193,7 +195,7 @@ def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet
 
 
 @dataclass(frozen=True)
-class Course:
+class AlphaSection:
     """How the trials of one alpha went."""
 
     alpha: str
@@ -203,11 +205,11 @@ class Course:
     thresholds: Markup
 
 
-def _courses(record: SweepRecord, sheet: Sheet) -> list[Course]:
+def _courses(record: SweepRecord, sheet: FigureSet) -> list[AlphaSection]:
     return [_course(record, alpha, at, sheet) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
 
 
-def _course(record: SweepRecord, alpha: float, number: int, sheet: Sheet) -> Course:
+def _course(record: SweepRecord, alpha: float, number: int, sheet: FigureSet) -> AlphaSection:
     resets: Counter[str] = Counter()
     for trial in record.at(alpha):
         resets.update(trial.resets)
@@ -215,7 +217,7 @@ def _course(record: SweepRecord, alpha: float, number: int, sheet: Sheet) -> Cou
     def put(what: str, draw: Callable[..., Figure]) -> Markup:
         return sheet.put(f"{draw.__name__}{number}", f"{what} at alpha {alpha_label(alpha)}", draw, record, alpha)
 
-    return Course(
+    return AlphaSection(
         alpha=alpha_label(alpha),
         resets=sorted(resets.items(), key=lambda pair: (-pair[1], pair[0])),
         training=put("Remaining percentage of each layer over training", sized.training),

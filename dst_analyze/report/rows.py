@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import place, places, signed, whole_percent
+from dst_analyze.ranking.serialize import places, rank_text, signed, whole_percent
 from dst_analyze.ranking.table import remaining_table
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.run.record import SweepRecord, alpha_label
@@ -86,7 +86,7 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
         kind=str(facts["kind"]),
         label=found["label"],
         reason=found["reason"],
-        rank=place(found["rank"]),
+        rank=rank_text(found["rank"]),
         interval=places(found["rank_low"], found["rank_high"]),
         redundancy=signed(found["redundancy"]),
         beyond_null=signed(found["beyond_null"]),

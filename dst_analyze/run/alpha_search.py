@@ -117,7 +117,7 @@ _NEAR, _ROUNDS = 0.1, 6  # 0.5 to within 0.025, 0.05 to within 0.005
 
 
 @dataclass(frozen=True)
-class Course:
+class TrialSchedule:
     """The trials a sweep needs, as far as that is known from what it has found.
 
     ``alphas`` are those that count; a search tries others on the way. ``settled``: no trial can be added any more.
@@ -136,17 +136,17 @@ def search_of(config: SweepConfig) -> Search | None:
     return None if config.given_alphas else _ROUGHLY
 
 
-def course_of(config: SweepConfig, first: tuple[float, ...], results: Mapping[TrialKey, TrialResult]) -> Course:
+def course_of(config: SweepConfig, first: tuple[float, ...], results: Mapping[TrialKey, TrialResult]) -> TrialSchedule:
     """The course of a sweep whose search starts at ``first``; the same results give the same course, in any order."""
     search, seed = search_of(config), config.seeds[0]
     dense = TrialKey(None, seed)
     if search is None:
-        return Course((dense, *_grid(config, config.given_alphas)), config.given_alphas)
+        return TrialSchedule((dense, *_grid(config, config.given_alphas)), config.given_alphas)
     tried = list(first)
     for again in range(search.rounds + 1):
         keys = [TrialKey(alpha, seed) for alpha in tried]
         if any(key not in results for key in keys):
-            return Course((dense, *keys), tuple(sorted(tried)), settled=False)
+            return TrialSchedule((dense, *keys), tuple(sorted(tried)), settled=False)
         ended = {key.alpha: results[key] for key in keys if key.alpha is not None}
         # A trial that diverged was pushed too hard; one that failed says nothing.
         seen = {a: r.reached for a, r in ended.items() if r.status != "failed"}
@@ -156,7 +156,7 @@ def course_of(config: SweepConfig, first: tuple[float, ...], results: Mapping[Tr
         tried += more
     targets = search.nearest({a: r.reached for a, r in ended.items() if r.status == "done"})
     alphas = tuple(sorted({target.alpha for target in targets})) or tuple(sorted(tried))
-    return Course(tuple(dict.fromkeys((dense, *keys, *_grid(config, alphas)))), alphas, targets)
+    return TrialSchedule(tuple(dict.fromkeys((dense, *keys, *_grid(config, alphas)))), alphas, targets)
 
 
 def _grid(config: SweepConfig, alphas: tuple[float, ...]) -> list[TrialKey]:

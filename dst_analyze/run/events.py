@@ -24,7 +24,7 @@ class SweepStarted:
 
 
 @dataclass(frozen=True)
-class TimeForeseen:
+class TimeEstimated:
     """How long what is missing takes, from a few timed steps; ``at_most`` if the search tries all it may."""
 
     seconds: float
@@ -151,7 +151,7 @@ class ProofStarted:
 
 
 @dataclass(frozen=True)
-class ProofTrained:
+class CandidateTrained:
     """A training of the suggestion, or of a model it is tried against, has ended; without a score it diverged."""
 
     contender: str
@@ -166,7 +166,7 @@ class ReportWritten:
 
 Event = (
     SweepStarted
-    | TimeForeseen
+    | TimeEstimated
     | SweepExtended
     | WarmUpStarted
     | WarmUpStep
@@ -180,29 +180,33 @@ Event = (
     | SweepFinished
     | SuggestionWritten
     | ProofStarted
-    | ProofTrained
+    | CandidateTrained
     | ReportWritten
 )
 Emit = Callable[[Event], None]
 
 
-def nobody(event: Event) -> None:
-    """The listener of a sweep that nobody watches."""
+def ignore_event(event: Event) -> None:
+    """Listen to a sweep and do nothing."""
 
 
-def all_of(*listeners: Emit) -> Emit:
-    """Several listeners as one."""
+def broadcast(*listeners: Emit) -> Emit:
+    """Return one listener that passes every event to all of these."""
 
-    def tell(event: Event) -> None:
+    def forward(event: Event) -> None:
         for listener in listeners:
             listener(event)
 
-    return tell
+    return forward
+
+
+# Names in the stream of events that scripts read: they stay when a class is renamed.
+_WRITTEN: dict[type[Event], str] = {TimeEstimated: "time_foreseen", CandidateTrained: "proof_trained"}
 
 
 def to_json(event: Event) -> str:
     """One line of JSON: the event's name, the trial as alpha and seed, the other fields as they are."""
     fields = dataclasses.asdict(event)
     trial = fields.pop("trial", {})
-    name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
+    name = _WRITTEN.get(type(event)) or re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
     return json.dumps({"event": name, **trial, **fields}, allow_nan=False)

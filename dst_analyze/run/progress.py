@@ -16,14 +16,14 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dst_analyze.run.events import (
+    CandidateTrained,
     Emit,
     Event,
     Notice,
     ProofStarted,
-    ProofTrained,
     SweepExtended,
     SweepStarted,
-    TimeForeseen,
+    TimeEstimated,
     TrialFailed,
     TrialFinished,
     TrialRetried,
@@ -32,11 +32,11 @@ from dst_analyze.run.events import (
     WarmUpFinished,
     WarmUpStarted,
     WarmUpStep,
-    nobody,
+    ignore_event,
     to_json,
 )
 from dst_analyze.run.record import Manifest, TrialKey
-from dst_analyze.text import duration, visible
+from dst_analyze.text import duration, escape_control
 
 _AT_LEAST = 0.2  # seconds between two pictures in a notebook
 _NOTEBOOK_WIDTH = 110
@@ -47,7 +47,7 @@ def progress_shown(manifest: Manifest, wanted: bool | None) -> Iterator[Emit]:
     """Progress for a program that calls us: where it is a notebook, unless told otherwise."""
     notebook = _in_notebook()
     if wanted is False or (wanted is None and not notebook):
-        yield nobody
+        yield ignore_event
     elif notebook:
         with NotebookBars(manifest) as bars:
             yield bars
@@ -68,11 +68,11 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     """What a person sees: what is about to be trained on, then every trial."""
     data = manifest.data
     loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
-    where.print(Text.assemble((loud, "bold yellow"), visible(data.description)))
-    where.print(visible(manifest.model.coverage))
-    where.print(f"on {visible(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
+    where.print(Text.assemble((loud, "bold yellow"), escape_control(data.description)))
+    where.print(escape_control(manifest.model.coverage))
+    where.print(f"on {escape_control(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
     if manifest.warning:
-        where.print(Text.assemble(("! ", "bold yellow"), visible(manifest.warning)))
+        where.print(Text.assemble(("! ", "bold yellow"), escape_control(manifest.warning)))
     lines = Lines(manifest, where)
     if not where.is_terminal:
         yield lines
@@ -106,14 +106,14 @@ class Lines:
     def __call__(self, event: Event) -> None:
         text = self.line(event)
         if text:
-            self.where.print(visible(text))
+            self.where.print(escape_control(text))
 
     def line(self, event: Event) -> str:
         match event:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
                 return f"{trials} trials of {steps} steps{_there(done)}{at_once}"
-            case TimeForeseen(seconds=seconds, at_most=at_most):
+            case TimeEstimated(seconds=seconds, at_most=at_most):
                 most = (
                     f", {duration(at_most)} if the search for alphas takes all its tries" if at_most > seconds else ""
                 )
@@ -133,7 +133,7 @@ class Lines:
             case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
                 at_once = "" if done == trainings else _at_once(jobs)
                 return f"the proof: {trainings} trainings of {steps} steps{_there(done)}{at_once}"
-            case ProofTrained(contender=contender, seed=seed, score=score):
+            case CandidateTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
                 return text
@@ -254,7 +254,7 @@ class NotebookBars(Bars):
         super().__call__(event)
         if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
             self.told.append(self.lines.line(event))
-        if isinstance(event, TimeForeseen):
+        if isinstance(event, TimeEstimated):
             self.foreseen = [self.lines.line(event)]
         if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
             self._replace(_paragraph([*self.told, *self.foreseen]) + self._drawn())
@@ -270,7 +270,7 @@ class NotebookBars(Bars):
 
 
 def _paragraph(sentences: Iterable[str]) -> str:
-    return "<p>" + "<br>".join(escape(visible(sentence)) for sentence in sentences) + "</p>"
+    return "<p>" + "<br>".join(escape(escape_control(sentence)) for sentence in sentences) + "</p>"
 
 
 class _Speed(rich.progress.ProgressColumn):

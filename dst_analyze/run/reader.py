@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.alpha_search import Course, course_of
+from dst_analyze.run.alpha_search import TrialSchedule, course_of
 from dst_analyze.run.atomic_io import as_named, broken
 from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.paths import (
@@ -41,7 +41,7 @@ from dst_analyze.run.record import (
     TrialKey,
     TrialResult,
 )
-from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, opened, read_bytes, read_text
+from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, open_regular_file, read_bytes, read_text
 
 J = TypeVar("J", bound=Json)
 
@@ -51,10 +51,10 @@ _RUN_AGAIN = "the command that made this folder, with --resume, runs the trial a
 
 
 @dataclass(frozen=True)
-class Survey:
+class FolderStatus:
     """Which trials a run folder holds, and in what state; ``course`` is what they lead to."""
 
-    course: Course
+    course: TrialSchedule
     results: Mapping[TrialKey, TrialResult]
     damaged: Mapping[TrialKey, str]
 
@@ -75,7 +75,7 @@ class Survey:
         return self.course.settled and not self.missing and not self.damaged
 
 
-def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()) -> Survey:
+def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()) -> FolderStatus:
     """Look at every trial that a configuration is known to need; ``first`` is where a search for alphas starts."""
     results: dict[TrialKey, TrialResult] = {}
     damaged: dict[TrialKey, str] = {}
@@ -89,7 +89,7 @@ def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Contai
             except FolderError as error:
                 damaged[key] = error.cause
         if not any(key in results for key in new):  # what was found has not led any further
-            return Survey(course, results, {key: damaged[key] for key in course.keys if key in damaged})
+            return FolderStatus(course, results, {key: damaged[key] for key in course.keys if key in damaged})
 
 
 def read_head(run: Path) -> tuple[SweepConfig, Manifest]:
@@ -227,7 +227,7 @@ def read_json(path: Path, kind: type[J]) -> J:
 def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
     try:
         # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
-        with opened(path, CSV_MOST) as file:
+        with open_regular_file(path, CSV_MOST) as file:
             frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
         if list(frame.columns) != list(columns):
             raise _damaged(path, f"its columns are {list(frame.columns)}, not {list(columns)}")

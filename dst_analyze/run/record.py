@@ -260,7 +260,7 @@ class SweepRecord:
         return 1 - sum(trial.steps for trial in self.trials) / (self.manifest.steps * len(self.trials))
 
 
-def late(frame: pd.DataFrame) -> pd.DataFrame:
+def last_quarter(frame: pd.DataFrame) -> pd.DataFrame:
     """The readings of the last quarter of each trial: a single last reading depends on when a reset fired."""
     trial = [key for key in ("alpha", "seed", "control") if key in frame]
     last = frame.groupby(trial)["step"].transform("max") if trial else frame["step"].max()

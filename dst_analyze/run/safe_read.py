@@ -23,7 +23,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 
 
 @contextmanager
-def opened(path: Path, most: int) -> Iterator[BufferedReader]:
+def open_regular_file(path: Path, most: int) -> Iterator[BufferedReader]:
     """A plain file of bearable size, for reading; an OSError that says so for anything else."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link, and links are not followed")
@@ -38,7 +38,7 @@ def opened(path: Path, most: int) -> Iterator[BufferedReader]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    with opened(path, most) as file:
+    with open_regular_file(path, most) as file:
         return file.read(most)
 
 
@@ -47,5 +47,5 @@ def read_text(path: Path, most: int) -> str:
 
 
 def sha256_of(path: Path, most: int) -> str:
-    with opened(path, most) as file:
+    with open_regular_file(path, most) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

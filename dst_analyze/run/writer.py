@@ -55,7 +55,7 @@ from dst_analyze.run.paths import (
     is_run_folder,
     trial_folder,
 )
-from dst_analyze.run.reader import Survey, read_head, read_json, survey
+from dst_analyze.run.reader import FolderStatus, read_head, read_json, survey
 from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, Manifest, ModelGraph, Timing, TrialKey, TrialOutput
 
 Existing = Literal["refuse", "resume", "retry", "force"]
@@ -67,7 +67,7 @@ _CHANGES_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class Head:
+class RunHeader:
     """What a run folder says of the whole sweep, known before the first trial."""
 
     config: SweepConfig
@@ -96,7 +96,7 @@ class RunFolder:
     manifest: Manifest
     again: set[TrialKey]  # trials that are there but do not count: damaged, or to be tried once more
 
-    def look(self) -> Survey:
+    def look(self) -> FolderStatus:
         """What is there by now, and what is missing."""
         return survey(self.path, self.config, self.manifest.first_alphas, but=self.again)
 
@@ -114,7 +114,7 @@ class RunFolder:
 
 
 @contextmanager
-def open_run(path: Path, head: Head, existing: Existing, emit: Emit) -> Iterator[RunFolder]:
+def open_run(path: Path, head: RunHeader, existing: Existing, emit: Emit) -> Iterator[RunFolder]:
     """Lock the folder and bring it into a state in which the missing trials can be added."""
     check_free(path, head.config, existing)
     path = Path(os.path.realpath(path))
@@ -185,7 +185,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
         raise _incomplete(path, seen)
 
 
-def _incomplete(path: Path, seen: Survey) -> FolderError:
+def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
     more = "" if seen.course.settled else " or more"
     parts = [f"{len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing"] if seen.missing else []
     parts += list(seen.damaged.values())
@@ -196,7 +196,7 @@ def _incomplete(path: Path, seen: Survey) -> FolderError:
     )
 
 
-def _start(path: Path, head: Head) -> None:
+def _start(path: Path, head: RunHeader) -> None:
     """Put a new head into the folder; what was there goes once the new one is safely on disk beside it."""
     staged, old = leftover(path / "head", "partial"), leftover(path / "run", "old")
     with writing(path / MANIFEST):
@@ -219,7 +219,7 @@ def _start(path: Path, head: Head) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _continue(path: Path, head: Head, emit: Emit) -> Head:
+def _continue(path: Path, head: RunHeader, emit: Emit) -> RunHeader:
     """Check that the folder holds this very sweep; returns its head, written again where it was damaged."""
     why, new = broken(path, HEAD), head.files()
     (path / TRIALS).mkdir(exist_ok=True)
@@ -245,7 +245,7 @@ def _continue(path: Path, head: Head, emit: Emit) -> Head:
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
     same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
     _refuse_difference(path, manifest, same_threads, "model, data or versions")
-    return Head(config, manifest, head.layers, head.graph)
+    return RunHeader(config, manifest, head.layers, head.graph)
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:

@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.atomic_io import spreadsheet_safe, write_csv, write_text
-from dst_analyze.run.events import Emit, SuggestionWritten, nobody
+from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
 from dst_analyze.run.paths import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
@@ -90,7 +90,7 @@ def _attempted(make: Callable[[], T]) -> T | DstError:
 
 
 def _coupled(folder: Path, traced: TracedModel) -> Coupling:
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     write_groups(folder, traced, coupling)
     return coupling
 
@@ -132,13 +132,13 @@ def read_plan(folder: Path) -> SlimPlan:
     return SlimPlan.load(folder / PLAN)
 
 
-def verified(
+def verify_and_save(
     task: Task,
     record: SweepRecord,
     plan: SlimPlan,
     seeds: int,
     engine: Engine | None = None,
-    listener: Emit = nobody,
+    listener: Emit = ignore_event,
 ) -> Verification:
     """The proof of a plan (see `verify_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder

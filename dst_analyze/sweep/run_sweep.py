@@ -15,22 +15,22 @@ from dst_analyze.run.events import (
     SweepExtended,
     SweepFinished,
     SweepStarted,
-    TimeForeseen,
+    TimeEstimated,
     TrialFailed,
     TrialFinished,
-    all_of,
-    nobody,
+    broadcast,
+    ignore_event,
 )
 from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, TrialOutput
-from dst_analyze.run.writer import Existing, Head, open_run
-from dst_analyze.sweep.engines.engine import Engine, Inline
+from dst_analyze.run.writer import Existing, RunHeader, open_run
+from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
-from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.engines.resources import cores, default_jobs
 from dst_analyze.sweep.planning.cost import estimate_of
-from dst_analyze.sweep.planning.graph_summary import graph_of
+from dst_analyze.sweep.planning.graph_summary import summarize_graph
 from dst_analyze.sweep.planning.plan import Plan, Request, plan_sweep
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
@@ -50,7 +50,7 @@ def run_sweep(
     jobs: int | None = None,
     engine: EngineName = "local",
     ray_address: str | None = None,
-    listener: Emit = nobody,
+    listener: Emit = ignore_event,
     progress: bool | None = None,
     **options: Any,
 ) -> SweepRecord:
@@ -65,7 +65,7 @@ def run_sweep(
     instead: in the cluster at ``ray_address``, in that of a process that has called ray.init(), or in one of this
     machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
     """
-    existing = what_to_do(resume=resume, retry_failed=retry_failed, force=force)
+    existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
     return run_here(plan, jobs, engine, ray_address, listener, progress)
 
@@ -75,32 +75,34 @@ def run_here(
     jobs: int | None,
     engine: EngineName = "local",
     ray_address: str | None = None,
-    listener: Emit = nobody,
+    listener: Emit = ignore_event,
     progress: bool | None = None,
 ) -> SweepRecord:
     """Run a plan from a program: in its own process, unless it asks for several jobs or for Ray."""
     with progress_shown(plan.manifest, progress) as bars:
-        foretell = engine == "local" and bars is not nobody
-        with chosen_engine(plan.task, plan.again, engine, jobs, ray_address, trials_of(plan), here=True) as workers:
-            return run_plan(plan, all_of(bars, listener), workers, foretell=foretell)
+        estimate_time = engine == "local" and bars is not ignore_event
+        with chosen_engine(plan.task, plan.request, engine, jobs, ray_address, trials_of(plan), here=True) as workers:
+            return run_plan(plan, broadcast(bars, listener), workers, estimate_time=estimate_time)
 
 
-def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, foretell: bool = False) -> SweepRecord:
+def run_plan(
+    plan: Plan, emit: Emit = ignore_event, engine: Engine | None = None, *, estimate_time: bool = False
+) -> SweepRecord:
     """Run the trials of a plan that its folder does not hold yet; without an engine, in this process.
 
-    ``foretell`` how long that will take on this machine.
+    ``estimate_time``: say how long that will take on this machine.
     """
-    engine = engine or Inline()
+    engine = engine or InProcessEngine()
     config = plan.task.config
     traced = plan.task.traced
-    head = Head(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), graph_of(traced))
+    head = RunHeader(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), summarize_graph(traced))
     with open_run(plan.out, head, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
         total = len(seen.course.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
-        if foretell and seen.missing:
-            emit(_foreseen(plan, engine.jobs, len(seen.results)))
+        if estimate_time and seen.missing:
+            emit(_time_estimated(plan, engine.jobs, len(seen.results)))
         warmed: dict[Origin, bytes | None] = {}
         while seen.missing:
             if task.recipe.warm_up:
@@ -121,35 +123,35 @@ def run_plan(plan: Plan, emit: Emit = nobody, engine: Engine | None = None, *, f
     return record
 
 
-def _foreseen(plan: Plan, jobs: int, done: int) -> TimeForeseen:
+def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
     cost = estimate_of(plan, jobs)
-    return TimeForeseen(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
+    return TimeEstimated(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
 
 
 @contextmanager
 def chosen_engine(
     task: Task,
-    again: Request | None,
+    request: Request | None,
     name: EngineName,
     jobs: int | None,
     ray_address: str | None,
-    errands: int | None = None,
+    job_count: int | None = None,
     *,
     here: bool = False,
 ) -> Iterator[Engine]:
     """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's.
 
-    ``errands`` is how many there are, None if more than cores; ``again`` is how a worker plans the task itself if it
-    cannot be sent. ``here`` for a program that calls us: its own process, unless it asks for several jobs or for Ray.
+    ``job_count`` is how many there are, None if more than cores; ``request`` is how a worker plans the task itself if
+    it cannot be sent. ``here`` for a program that calls us: its own process, unless it wants several jobs or Ray.
     """
     if here and name == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-        yield Inline()
+        yield InProcessEngine()
         return
-    pays = jobs_of(task, jobs, errands)
+    pays = jobs_of(task, jobs, job_count)
     if name == "local":
         if ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
-        yield LocalWorkers(pays, again)
+        yield ProcessEngine(pays, request)
         return
     try:
         from dst_analyze.sweep.engines import ray_engine
@@ -158,14 +160,14 @@ def chosen_engine(
             raise
         raise OptionError("Ray is not installed", place="--engine ray", hint="pip install 'dst-analyze[ray]'") from None
     with ray_engine.connected(ray_address, pays * task.threads):
-        yield ray_engine.RayTasks(task, jobs, again)
+        yield ray_engine.RayEngine(task, jobs, request)
 
 
-def jobs_of(task: Task, jobs: int | None, errands: int | None) -> int:
-    """How many errands run at once: as many as asked for, else as many as pay."""
+def jobs_of(task: Task, jobs: int | None, job_count: int | None) -> int:
+    """How many jobs run at once: as many as asked for, else as many as pay."""
     if jobs is not None:
         return check_jobs(jobs)
-    return default_jobs(task.threads, cores() if errands is None else errands, task.traced.params)
+    return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)
 
 
 def trials_of(plan: Plan) -> int:
@@ -179,7 +181,7 @@ def check_jobs(jobs: int) -> int:
     return jobs
 
 
-def what_to_do(*, resume: bool, retry_failed: bool, force: bool) -> Existing:
+def existing_policy(*, resume: bool, retry_failed: bool, force: bool) -> Existing:
     """What three switches mean for a run that is there already."""
     if force and (resume or retry_failed):
         raise OptionError(

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 from zoo import ZOO
 
-from dst_analyze.channels.contraction import spelt_out
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.contraction import parse_einsum
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.channels.rule_call import Act, Call, register_channel_rule
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
@@ -24,7 +24,7 @@ from dst_analyze.model.tracing.trace import trace_model
 
 def coupling_of(build: Callable[[], nn.Module], inputs: Callable[[], Any]) -> Coupling:
     torch.manual_seed(0)
-    return couple(trace_model(build(), inputs()))
+    return couple_channels(trace_model(build(), inputs()))
 
 
 def reasons(coupling: Coupling) -> dict[str, str]:
@@ -41,7 +41,7 @@ def test_groups_are_those_a_reader_would_write_down(case: Case) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_every_layer_of_the_zoo_is_in_a_group(name: str) -> None:
     traced = trace_model(ZOO[name].build(), ZOO[name].inputs())
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     found = {member.layer for group in coupling.groups for member in group.members}
     assert {layer.name for layer in traced.layers} <= found
     assert not {group.name for group in coupling.removable} & {frozen.group for frozen in coupling.frozen}
@@ -87,7 +87,7 @@ def test_an_operation_used_in_a_way_no_rule_foresaw_costs_its_own_channels_only(
 )
 def test_an_einsum_spelt_out_is_the_same(equation: str, shapes: list[tuple[int, ...]]) -> None:
     tensors = [torch.randn(shape) for shape in shapes]
-    spelt = spelt_out(equation, [tensor.ndim for tensor in tensors])
+    spelt = parse_einsum(equation, [tensor.ndim for tensor in tensors])
     assert spelt is not None
     inputs, output = spelt
     assert not set("".join(inputs) + output) & set(". ")
@@ -98,14 +98,14 @@ def test_an_einsum_spelt_out_is_the_same(equation: str, shapes: list[tuple[int, 
 
 @pytest.mark.parametrize("equation", ["ii->i", "...i->i", torch.zeros(2)])
 def test_an_einsum_that_repeats_or_sums_what_it_does_not_name_is_left_alone(equation: Any) -> None:
-    assert spelt_out(equation, [2]) is None
+    assert parse_einsum(equation, [2]) is None
 
 
 def test_opaque_leaves_stay_with_all_they_touch() -> None:
     net = nn.Sequential(nn.Linear(5, 8), Strange(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
     traced = trace_model(net, torch.randn(2, 5))
     assert traced.graph.opaque
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     assert [group.name for group in coupling.removable] == ["2"]
     assert "not understood (Strange" in reasons(coupling)["0"]
 
@@ -121,7 +121,7 @@ def test_without_a_graph_every_layer_stays() -> None:
 
     traced = trace_model(Refusing(), torch.randn(2, 5))
     assert traced.graph_module is None
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     assert coupling.removable == ()
     assert "no graph" in reasons(coupling)[traced.layers[0].name]
 
@@ -195,7 +195,7 @@ def test_the_result_can_be_looked_at() -> None:
 
 def test_large_batches_do_not_matter() -> None:
     case = CASES["residual"]
-    few, many = (couple(trace_model(case.build(), torch.randn(n, 3, 8, 8))) for n in (2, 9))
+    few, many = (couple_channels(trace_model(case.build(), torch.randn(n, 3, 8, 8))) for n in (2, 9))
     assert [group.units for group in few.groups] == [group.units for group in many.groups]
 
 
@@ -204,7 +204,7 @@ def test_swin_keeps_heads_whole_and_bias_tables_with_them() -> None:
     net = models.swin_transformer.SwinTransformer(
         patch_size=[4, 4], embed_dim=8, depths=[2], num_heads=[4], window_size=[4, 4], num_classes=5
     )
-    coupling = couple(trace_model(net, torch.randn(2, 3, 32, 32)))
+    coupling = couple_channels(trace_model(net, torch.randn(2, 3, 32, 32)))
     heads = coupling.group("features.1.0.attn.qkv")
     assert (heads.width, heads.channels) == (4, 24)
     assert "features.1.0.attn.relative_position_bias_table" in {member.name for member in heads.members}

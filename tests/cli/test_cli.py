@@ -12,7 +12,7 @@ import pytest
 from small_sweeps import FILE
 
 from dst_analyze.cli.main import commands, main
-from dst_analyze.cli.terminal import elide, short, visible
+from dst_analyze.cli.terminal import elide, escape_control, short
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 from dst_analyze.run.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH
 from dst_analyze.sweep.training.recipe import LEARNING_RATES
@@ -331,7 +331,7 @@ def test_hostile_names_are_inert(here, capsys):
 
 
 def test_text_helpers():
-    assert visible("a\x1b[0m\tb\nc\u2028") == "a\\x1b[0m\\tb\nc\\u2028"
+    assert escape_control("a\x1b[0m\tb\nc\u2028") == "a\\x1b[0m\\tb\nc\\u2028"
     assert elide("layer1.0.conv1", 20) == "layer1.0.conv1"
     assert elide("layer1.0.some.very.long.name.conv1", 13) == "layer1….conv1"
     assert len(elide("x" * 100, 12)) == 12

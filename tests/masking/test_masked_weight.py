@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, levels
-from dst_analyze.masking.masked_weight import EAGER, Masking, keep, masked_weight
+from dst_analyze.masking.masked_weight import EAGER, Masking, bool_mask, masked_weight
 
 
 class Step(torch.autograd.Function):
@@ -64,15 +64,15 @@ numbers = st.floats(-2, 2, allow_nan=False, width=32)
 @given(st.lists(numbers, min_size=1, max_size=30), st.floats(-1, 2), st.floats(0, 1))
 def test_raising_a_threshold_never_raises_density(values: list[float], threshold: float, more: float) -> None:
     weight = torch.tensor([values])
-    low = keep(weight, torch.tensor([[threshold]]))
-    high = keep(weight, torch.tensor([[threshold + more]]))
+    low = bool_mask(weight, torch.tensor([[threshold]]))
+    high = bool_mask(weight, torch.tensor([[threshold + more]]))
     assert not (high & ~low).any()
 
 
 @given(st.lists(numbers, min_size=1, max_size=30), st.floats(-3, 0))
 def test_a_threshold_that_has_not_risen_masks_nothing(values: list[float], threshold: float) -> None:
     weight = torch.tensor([values])
-    assert keep(weight, torch.tensor([[threshold]])).all()
+    assert bool_mask(weight, torch.tensor([[threshold]])).all()
     assert torch.equal(masked_weight(weight, torch.tensor([[threshold]])), weight)
 
 

@@ -25,10 +25,10 @@ from dst_analyze import (
     trace_model,
     write_source,
 )
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.rule_call import Act, Call
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.slimming.surgery.build import silenced, slim
+from dst_analyze.slimming.surgery.build import slim, zero_removed
 
 ROOT = Path(__file__).parents[2]
 
@@ -201,7 +201,7 @@ def test_a_layer_with_a_rule_is_one_node_and_is_narrowed() -> None:
     traced = trace_model(net(kind), x())
     assert traced.graph_module is not None
     assert [str(node.target) for node in traced.graph_module.graph.nodes if node.op == "call_module"] == list("0123")
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     assert [(g.name, g.layers("produces"), g.layers("reads")) for g in coupling.removable] == [
         ("0", ("0",), ("1",)),
         ("1", ("1",), ("3",)),
@@ -209,7 +209,7 @@ def test_a_layer_with_a_rule_is_one_node_and_is_narrowed() -> None:
     removal = {"0": [0, 5], "1": [3]}
     small, data = slim(traced, removal), x()
     assert tuple(small.get_parameter("1.weight").shape) == (11, 14)
-    assert torch.allclose(small(data), silenced(traced, removal)(data), atol=1e-5)
+    assert torch.allclose(small(data), zero_removed(traced, removal)(data), atol=1e-5)
     assert len(fitted) == 1
 
 
@@ -219,9 +219,9 @@ def test_a_rule_of_ones_own_for_a_layer_that_mixes_nothing() -> None:
             return torch.from_numpy(x.detach().numpy())  # a detour that nobody can follow
 
     model = nn.Sequential(nn.Linear(8, 6), Softsign2(), nn.Linear(6, 4))
-    assert couple(trace_model(model, x())).removable == ()
+    assert couple_channels(trace_model(model, x())).removable == ()
     register_channel_rule(Softsign2, lambda call: call.out(call.x.families))
-    assert [group.name for group in couple(trace_model(model, x())).removable] == ["0"]
+    assert [group.name for group in couple_channels(trace_model(model, x())).removable] == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_rule_that_fails_is_named(rule: Any, message: str) -> None:
     kind = distance()
     register_channel_rule(kind, rule)
     with pytest.raises((ModelError, OptionError), match=message):
-        couple(trace_model(net(kind), x()))
+        couple_channels(trace_model(net(kind), x()))
 
 
 def test_a_rule_is_not_lost_to_ours_when_it_is_registered_first() -> None:
@@ -250,14 +250,14 @@ def test_a_rule_is_not_lost_to_ours_when_it_is_registered_first() -> None:
             return call.out([])
         register_channel_rule("relu", frozen)
         register_channel_rule(nn.Tanh, frozen)
-        from dst_analyze.channels.coupling import couple
+        from dst_analyze.channels.coupling import couple_channels
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
                 self.a, self.b, self.c, self.tanh = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5), nn.Tanh()
             def forward(self, x):
                 return self.c(self.tanh(self.b(torch.relu(self.a(x)))))
-        print([frozen.reason.split(" (")[0] for frozen in couple(trace_model(Net(), torch.randn(2, 5))).frozen])
+        print([f.reason.split(" (")[0] for f in couple_channels(trace_model(Net(), torch.randn(2, 5))).frozen])
     """
     done = python(dedent(code))
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runs import made_run
 
-from dst_analyze.ranking.length_evidence import PAIRS, SEEN, known_at, pairs_at
+from dst_analyze.ranking.length_evidence import PAIRS, SEEN, length_caveat, pairs_at
 from dst_analyze.ranking.pairs import alike, clear_pairs
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.report.page import render
@@ -31,7 +31,7 @@ LONGEST = max(seen.long for seen in SEEN)
 
 @given(st.integers(1, 3 * LONGEST), st.booleans(), st.sampled_from(["layer", "one"]))
 def test_nothing_longer_than_the_run_itself_speaks_for_it(steps, warm_up, unit):
-    text = known_at(steps, warm_up=warm_up, unit=unit)
+    text = length_caveat(steps, warm_up=warm_up, unit=unit)
     taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) on ", text)]
     met = {s.net for s in SEEN if (s.warm_up, s.unit) == (warm_up, unit) and 0.8 * s.steps <= steps}
     if steps >= LONGEST:
@@ -48,7 +48,7 @@ def test_of_a_net_the_longest_sweep_that_is_not_longer_counts():
     for seen in SEEN:
         alike = [s for s in SEEN if (s.net, s.warm_up, s.unit) == (seen.net, seen.warm_up, seen.unit)]
         if not any(0.8 * s.steps <= seen.steps < s.steps for s in alike):
-            text = known_at(seen.steps, warm_up=seen.warm_up, unit=seen.unit)
+            text = length_caveat(seen.steps, warm_up=seen.warm_up, unit=seen.unit)
             assert f"{seen.tau:.2f} on {seen.net}" in text
             assert ("without warm-up" in text) is not seen.warm_up
             assert ("in one unit" in text) is (seen.unit == "one")
@@ -63,7 +63,7 @@ def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
     ranking, how = rank_layers(ranked), {"warm_up": False, "unit": "one"}
     said = summary_of(ranked, ranking, None, None).sure
     assert said[-1] == pairs_at(ranking.statistics.guesses.pairs, ranked.manifest.steps, **how)
-    taus = known_at(ranked.manifest.steps, **how)
+    taus = length_caveat(ranked.manifest.steps, **how)
     assert taus not in said  # the list of taus stands under Facts
     page = render(ranked, ranking)
     assert page.index(taus.replace("'", "&#39;")) > page.index('id="facts"')

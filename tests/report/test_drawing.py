@@ -19,18 +19,18 @@ from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.page import read_picture, write_figures
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
-from dst_analyze.sweep.planning.graph_summary import graph_of
+from dst_analyze.sweep.planning.graph_summary import summarize_graph
 from dst_analyze.sweep.run_sweep import run_sweep
 
 
 def outline(model, *shape):
-    return graph_of(trace_model(model, torch.zeros(2, *shape)))
+    return summarize_graph(trace_model(model, torch.zeros(2, *shape)))
 
 
 def vision(name, **options):
     with torch.device("meta"):
         model = torchvision_module().models.get_model(name, **options)
-    return graph_of(trace_model(model, torch.zeros(2, 3, 64, 64, device="meta")))
+    return summarize_graph(trace_model(model, torch.zeros(2, 3, 64, 64, device="meta")))
 
 
 class Odd(nn.Module):
@@ -65,7 +65,7 @@ def test_an_outline_knows_layers_scopes_and_paths():
 
 def test_a_model_without_a_graph_has_no_outline():
     traced = trace_model(nn.Linear(4, 4), torch.zeros(2, 4))
-    assert graph_of(replace(traced, graph=replace(traced.graph, graph_module=None, rung=3))) is None
+    assert summarize_graph(replace(traced, graph=replace(traced.graph, graph_module=None, rung=3))) is None
 
 
 def test_only_layers_and_joins_are_drawn():

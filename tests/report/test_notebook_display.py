@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dst_analyze import analyze, mask_model, run_sweep, trace_model
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.slimming.planning.plan_types import Entry, Verification
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
@@ -46,7 +46,7 @@ def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> 
     traced = trace_model(model, x[:2])
     assert "Net: 2 layers, 1,810 parameters" in inert(traced._repr_html_())
     assert "Net, masked: 100.0% of its weights remain" in inert(mask_model(traced)._repr_html_())
-    assert "1 of 3 groups of channels may be narrowed" in inert(couple(traced)._repr_html_())
+    assert "1 of 3 groups of channels may be narrowed" in inert(couple_channels(traced)._repr_html_())
     found = analyze(model, (x, y), alphas=(1e-2, 3e-2), steps=20, out=tmp_path / "run")
     assert "Verdict: " in inert(found._repr_html_())
     assert repr(found) == f"Analysis('Net', '{found.ranking.verdict}', '{tmp_path / 'run'}')"

@@ -279,7 +279,7 @@ def test_a_plan_without_a_proof_says_so(tmp_path):
 
 def test_figures_are_svg_in_the_pages_colours(tmp_path):
     record = make_run(tmp_path / "run", layers=["conv1", "$broken^{math$", "a" * 100])
-    sheet = sized.Sheet()
+    sheet = sized.FigureSet()
     svg = sheet.put("pattern", 'a "label"', sized.heatmap, rank_layers(record).remaining())
     text = [element.text for element in ET.fromstring(svg).iter("text")]
     assert "conv1" in text
@@ -430,9 +430,9 @@ def resnet50():
 
     from dst_analyze.model.loading.torchvision_compat import torchvision_module
     from dst_analyze.model.tracing.trace import trace_model
-    from dst_analyze.sweep.planning.graph_summary import graph_of
+    from dst_analyze.sweep.planning.graph_summary import summarize_graph
 
     with torch.device("meta"):
         model = torchvision_module().models.resnet50()
     traced = trace_model(model, torch.zeros(2, 3, 64, 64, device="meta"))
-    return [layer.name for layer in traced.layers], graph_of(traced), [layer.params for layer in traced.layers]
+    return [layer.name for layer in traced.layers], summarize_graph(traced), [layer.params for layer in traced.layers]

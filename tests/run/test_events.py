@@ -22,9 +22,9 @@ from dst_analyze.run.events import (
 )
 from dst_analyze.run.progress import JsonLines, watching
 from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
-from dst_analyze.sweep.engines.engine import Inline
+from dst_analyze.sweep.engines.engine import InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial
-from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.engines.resources import cores, default_jobs, threads_per_trial
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_plan, run_sweep
@@ -115,7 +115,7 @@ class Unsendable(Dataset):
 def test_workers_give_what_this_process_gives_and_say_when_they_cannot(tmp_path):
     options = {"alphas": [1e-3], "steps": 10}
     plans = [plan_sweep(mlp(), TRAIN, out=tmp_path / name, **options) for name in ("here", "workers")]
-    here, there = run_plan(plans[0], engine=Inline()), run_plan(plans[1], engine=LocalWorkers(2))
+    here, there = run_plan(plans[0], engine=InProcessEngine()), run_plan(plans[1], engine=ProcessEngine(2))
     assert here.trials == there.trials
     assert here.frame.equals(there.frame)
     assert not plans[1].task.train_data.tensors[0].is_shared()  # numpy arrays may look at the caller's tensors
@@ -220,7 +220,7 @@ def test_a_worker_that_dies_over_its_task_is_told_of(tmp_path, size):
 def test_what_a_file_brings_is_shared_with_workers_not_copied(tmp_path):
     (tmp_path / "m.py").write_text(FILE)
     plan = plan_sweep(tmp_path / "m.py", alphas=[1e-3], steps=2, out=tmp_path / "run")
-    assert run_plan(plan, engine=LocalWorkers(2, plan.again)).complete
+    assert run_plan(plan, engine=ProcessEngine(2, plan.request)).complete
     assert plan.task.train_data.tensors[0].is_shared()
 
 
@@ -228,9 +228,9 @@ def test_threads_are_the_models_and_jobs_the_machines(monkeypatch):
     monkeypatch.setattr("dst_analyze.sweep.engines.resources.cores", lambda: 64)
     monkeypatch.setattr("torch.get_num_threads", lambda: 64)
     assert [threads_per_trial(int(macs), 64) for macs in (1e4, 1e7, 1e9)] == [1, 3, 8]
-    assert default_jobs(8, errands=4, params=1000) == 4
-    assert default_jobs(8, errands=40, params=1000) == 8
-    assert default_jobs(1, errands=4, params=10**13) == 1
+    assert default_jobs(8, job_count=4, params=1000) == 4
+    assert default_jobs(8, job_count=40, params=1000) == 8
+    assert default_jobs(1, job_count=4, params=10**13) == 1
     monkeypatch.setattr("dst_analyze.sweep.engines.resources.cores", lambda: 2)
     assert threads_per_trial(int(1e9), 64) == 1
     assert cores() >= 1

@@ -26,7 +26,7 @@ from dst_analyze.run.lock import locked
 from dst_analyze.run.masks import pack_masks, read_masks
 from dst_analyze.run.paths import default_path
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import READING_COLUMNS, TrialKey, alpha_label, late
+from dst_analyze.run.record import READING_COLUMNS, TrialKey, alpha_label, last_quarter
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -74,7 +74,7 @@ def test_the_table_is_a_median_over_the_last_quarter(tmp_path):
 
 def test_late_looks_at_each_trial_by_itself():
     frame = pd.DataFrame({"alpha": [1, 1, 2, 2], "seed": 0, "step": [10, 20, 100, 200], "remaining": 1.0})
-    assert list(late(frame)["step"]) == [20, 200]
+    assert list(last_quarter(frame)["step"]) == [20, 200]
 
 
 def test_diverged_trials_are_left_out_and_named(tmp_path):

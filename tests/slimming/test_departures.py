@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dst_analyze import analyze
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.cli.terminal import console, show_plan
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.tracing.trace import trace_model
@@ -73,7 +73,7 @@ def ranked(ratios, **labels):
 def explained(model, example, ratios, share=0.5, labels=None, limits=None):
     """The plan for masks with these remaining ratios, explained by the ranking of the same ratios."""
     traced = trace_model(model, example)
-    coupling, limits = couple(traced), limits or Limits(round_to=8)
+    coupling, limits = couple_channels(traced), limits or Limits(round_to=8)
     generator = torch.Generator().manual_seed(0)
     masks = {
         layer.name: (torch.rand(layer.shape, generator=generator) < ratios[layer.name]).numpy()
@@ -209,7 +209,7 @@ class Recurrent(nn.Module):
 )
 def test_the_ladder_counts_what_a_built_model_has(model, example, exact, axis):
     traced = trace_model(model(), example)
-    coupling, limits = couple(traced), Limits(round_to=8)
+    coupling, limits = couple_channels(traced), Limits(round_to=8)
     costs = {name: cost_of(traced, coupling, name) for name in ("params", "macs")}
     evidence = {g.name: GroupEvidence.equal(g.width, 0.3 + 0.1 * at) for at, g in enumerate(coupling.removable)}
 

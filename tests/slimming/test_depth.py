@@ -7,7 +7,7 @@ from channels import CASES, Net
 from torch import nn
 from torch.nn import functional as F
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.cli.terminal import plan_words
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.run.record import TrialKey
@@ -135,7 +135,7 @@ def test_other_residual_nets_are_read(name):
 
 
 def test_a_plan_says_it_and_leaves_the_branch_in_place(tmp_path):
-    coupling = couple(TRACED)
+    coupling = couple_channels(TRACED)
     evidence = {group.name: GroupEvidence.equal(group.width, 0.5) for group in coupling.removable}
     plan = plan_widths(TRACED, coupling, evidence, limits=Limits(round_to=1), asked={"params": 0.5})
     assert plan.depth == ()

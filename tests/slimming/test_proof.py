@@ -15,11 +15,11 @@ from torch import nn
 from dst_analyze import Analysis
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError
-from dst_analyze.run.events import Notice, ProofStarted, ProofTrained
+from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
 from dst_analyze.slimming.planning.plan_types import CONTENDERS
 from dst_analyze.slimming.proof.candidates import ALIKE
 from dst_analyze.slimming.proof.verify import verify_plan
-from dst_analyze.sweep.engines.process_engine import LocalWorkers
+from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep
 
@@ -42,7 +42,7 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     assert found.entry("slim").memory < found.entry("dense").memory
     assert all(score > 0.5 for e in found.entries for score in e.scores)
     assert heard[0] == ProofStarted(trainings=8, done=0, steps=120, jobs=1)
-    assert heard[1] == ProofTrained("dense", 0, found.entry("dense").scores[0])
+    assert heard[1] == CandidateTrained("dense", 0, found.entry("dense").scores[0])
     assert len(heard) == 9
     marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
@@ -61,7 +61,7 @@ def test_workers_prove_what_this_process_proves(tmp_path, task):
     for each in (task, of_file):
         plan = plan_of(each)
         here = verify_plan(each, plan, seeds=2)
-        assert scores(verify_plan(each, plan, seeds=2, engine=LocalWorkers(2))) == scores(here)
+        assert scores(verify_plan(each, plan, seeds=2, engine=ProcessEngine(2))) == scores(here)
         assert len(set(here.entry("slim").scores)) == 2
 
 
@@ -94,14 +94,14 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
     whole = verify_plan(task, plan_of(task), seeds=2)
     write(tmp_path, killing("trained_model", 1))
     heard = []
-    found = verify_plan(task, plan_of(task), seeds=2, engine=LocalWorkers(1), listener=heard.append)
+    found = verify_plan(task, plan_of(task), seeds=2, engine=ProcessEngine(1), listener=heard.append)
     assert scores(found) == scores(whole)
     (notice,) = [event for event in heard if isinstance(event, Notice)]
     assert notice.text.endswith("starts again: its worker process was killed by SIGKILL")
     (tmp_path / "tries").unlink()
     write(tmp_path, killing("trained_model", 9))
     with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
-        verify_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=LocalWorkers(1))
+        verify_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=ProcessEngine(1))
     assert "goes on from there" in caught.value.hint
     assert len(list((tmp_path / "kept").iterdir())) == 4  # those of the seed before
 

@@ -15,13 +15,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from zoo import ZOO
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.attention import HeadAttention
-from dst_analyze.slimming.surgery.build import first_difference, planned_shapes, silenced, slim
+from dst_analyze.slimming.surgery.build import first_difference, planned_shapes, slim, zero_removed
 
 Removal = dict[str, list[int]]
 
@@ -35,7 +35,7 @@ def some(coupling: Coupling, rng: random.Random, *, exact: bool = False) -> Remo
 def read(case: Case, seed: int = 0) -> tuple[TracedModel, Coupling]:
     torch.manual_seed(seed)
     traced = trace_model(case.build(), case.inputs())
-    return traced, couple(traced)
+    return traced, couple_channels(traced)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -75,7 +75,7 @@ def test_what_is_left_computes_what_it_computed_among_silent_channels(case: Case
     for seed in range(6):
         removal = some(coupling, random.Random(seed), exact=True)
         small = slim(traced, removal, coupling=coupling).double().eval()
-        large = silenced(traced, removal, coupling=coupling).double().eval()
+        large = zero_removed(traced, removal, coupling=coupling).double().eval()
         inputs = [t.double() if t.is_floating_point() else t for t in traced.inputs.tensors()]
         with torch.no_grad():
             for ours, theirs in zip(tensors(small(*inputs)), tensors(large(*inputs)), strict=True):
@@ -86,7 +86,7 @@ def test_what_is_left_computes_what_it_computed_among_silent_channels(case: Case
 def test_the_zoo_is_slimmed_as_far_as_it_goes(name: str) -> None:
     torch.manual_seed(0)
     traced = trace_model(ZOO[name].build(), ZOO[name].inputs())
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     small = slim(traced, some(coupling, random.Random(1)), coupling=coupling).train()
     sum(output.square().mean() for output in tensors(small(*traced.inputs.tensors()))).backward()
 
@@ -96,7 +96,7 @@ def test_the_zoo_is_slimmed_as_far_as_it_goes(name: str) -> None:
 def test_random_removals_of_the_intricate(rng: random.Random, name: str) -> None:
     traced, coupling = read(CASES[name])
     removal = some(coupling, rng, exact=True)
-    small, large = slim(traced, removal, coupling=coupling), silenced(traced, removal, coupling=coupling)
+    small, large = slim(traced, removal, coupling=coupling), zero_removed(traced, removal, coupling=coupling)
     inputs = traced.inputs.tensors()
     with torch.no_grad():
         torch.testing.assert_close(small.eval()(*inputs), large.eval()(*inputs), rtol=1e-4, atol=1e-5)
@@ -166,7 +166,7 @@ def test_a_size_used_as_a_number_stays_what_the_weights_were_trained_with() -> N
     net = Net(lambda m, x: m.head((y := m.stem(x)) * y.shape[-1] ** -0.5), stem=nn.Linear(5, 8), head=nn.Linear(8, 4))
     traced = trace_model(net, torch.randn(3, 5))
     removal = {"stem": [0, 1, 2]}
-    small, large = slim(traced, removal).eval(), silenced(traced, removal).eval()
+    small, large = slim(traced, removal).eval(), zero_removed(traced, removal).eval()
     torch.testing.assert_close(small(*traced.inputs.tensors()), large(*traced.inputs.tensors()))
 
 
@@ -216,7 +216,7 @@ def test_the_check_names_the_first_node_that_differs() -> None:
 def test_torchvision(name: str) -> None:
     torch.manual_seed(0)
     traced = trace_model(torchvision_module().models.get_model(name, num_classes=7), torch.randn(2, 3, 64, 64))
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     removal = {group.name: list(range(0, group.width - 1, 2)) for group in coupling.removable}
     small = slim(traced, removal, coupling=coupling)
     assert sum(p.numel() for p in small.parameters()) < 0.6 * sum(p.numel() for p in traced.model.parameters())

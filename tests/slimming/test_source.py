@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
@@ -28,7 +28,7 @@ from dst_analyze.slimming.surgery.build import slim
 
 
 def slimmed(traced: TracedModel, seed: int = 0) -> Any:
-    coupling, rng = couple(traced), random.Random(seed)
+    coupling, rng = couple_channels(traced), random.Random(seed)
     removal = {g.name: rng.sample(range(g.width), min(g.width // 2, g.width - g.floor)) for g in coupling.removable}
     return slim(traced, removal, coupling=coupling)
 

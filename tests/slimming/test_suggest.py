@@ -15,7 +15,7 @@ from small_sweeps import FILE
 from torch import nn
 
 from dst_analyze import analyze, rank_layers, suggest_widths
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading.load import load_model
@@ -39,7 +39,7 @@ def net():
 
 
 TRACED = trace_model(net(), torch.zeros(2, 1, 8, 8))
-COUPLING = couple(TRACED)
+COUPLING = couple_channels(TRACED)
 COSTS = {what: cost_of(TRACED, COUPLING, what) for what in ("params", "macs")}
 NAMES = [group.name for group in COUPLING.removable]
 
@@ -115,7 +115,7 @@ class Residual(nn.Module):
 def test_what_many_layers_share_is_not_cut_for_the_price_of_them_all():
     """Equally dense, the residual stream costs four times a block's own units, and four times as many need it."""
     traced = trace_model(Residual(), torch.zeros(2, 8))
-    coupling = couple(traced)
+    coupling = couple_channels(traced)
     uses = {group.name: group.uses for group in coupling.removable}
     assert uses == {"stem": 8, "blocks.0.0": 2, "blocks.1.0": 2, "blocks.2.0": 2}
     budget = Budget(cost_of(traced, coupling, "params"), 0.4)
@@ -443,7 +443,7 @@ def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_pa
 def test_widths_are_those_a_person_would_write():
     """Hidden units with all their gates count once, heads as many channels as they have."""
     lstm = trace_model(nn.LSTM(8, 40, batch_first=True), torch.zeros(2, 3, 8))
-    found = couple(lstm)
+    found = couple_channels(lstm)
     assert [(group.width, group.per_unit) for group in found.removable] == []  # its output is the model's
 
     class Read(nn.Module):
@@ -455,7 +455,7 @@ def test_widths_are_those_a_person_would_write():
             return self.out(self.lstm(x)[0][:, -1])
 
     traced = trace_model(Read(), torch.zeros(2, 3, 8))
-    found = couple(traced)
+    found = couple_channels(traced)
     assert [(group.width, group.per_unit) for group in found.removable] == [(40, 1)]
     plan = plan_widths(
         traced,
@@ -466,7 +466,7 @@ def test_widths_are_those_a_person_would_write():
     )
     assert [(g.width, g.new_width) for g in plan.groups] == [(40, 24)]
     assert changed_lines(traced, slim_model(traced, plan))["after"].str.contains("24").all()
-    heads = couple(trace_model(Heads(), torch.zeros(2, 5, 32))).removable
+    heads = couple_channels(trace_model(Heads(), torch.zeros(2, 5, 32))).removable
     assert (4, 8) in [(group.width, group.per_unit) for group in heads]
     assert allowed_widths(Limits(round_to=8), next(group for group in heads if group.width == 4)) == [1, 2, 3, 4]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.events import nobody
+from dst_analyze.run.events import ignore_event
 from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import (
@@ -17,7 +17,7 @@ from dst_analyze.run.record import (
     TrialOutput,
     TrialResult,
 )
-from dst_analyze.run.writer import Head, open_run
+from dst_analyze.run.writer import RunHeader, open_run
 
 STRANGE_NAMES = ["NA", "0", "a,b", 'say "hi"', "two\nlines", "=1+1", "<img src=x onerror=alert(1)>", "层.$x_1$", "null"]
 
@@ -32,7 +32,7 @@ def make_run(
     stand_in=False,
     existing="refuse",
     only=None,
-    notices=nobody,
+    notices=ignore_event,
     sha256="0",
     **options,
 ):
@@ -71,7 +71,7 @@ def make_run(
         optimizer="SGD",
         threads=1,
     )
-    with open_run(path, Head(config, manifest, facts), existing, notices) as folder:
+    with open_run(path, RunHeader(config, manifest, facts), existing, notices) as folder:
         for key in folder.look().missing[:only]:
             failed = key.alpha in diverged
             rows = [

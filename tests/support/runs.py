@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.events import nobody
+from dst_analyze.run.events import ignore_event
 from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.paths import CHANGES, PLAN, VERIFICATION
 from dst_analyze.run.reader import read_run
@@ -25,7 +25,7 @@ from dst_analyze.run.record import (
     TrialOutput,
     TrialResult,
 )
-from dst_analyze.run.writer import Head, open_run
+from dst_analyze.run.writer import RunHeader, open_run
 from dst_analyze.slimming.planning.plan_types import Entry, FrozenGroup, GroupPlan, SlimPlan, Verification
 
 HOSTILE = [
@@ -85,7 +85,7 @@ def made_run(
         threads=1,
     )  # fmt: skip
     strength = np.random.default_rng(0).normal(0, 0.8, count)
-    with open_run(path, Head(config, manifest, facts, graph), "refuse", nobody) as folder:
+    with open_run(path, RunHeader(config, manifest, facts, graph), "refuse", ignore_event) as folder:
         for key in folder.look().missing:
             noise = np.random.default_rng(key.seed).normal(0, 0.05, count)
             rank = 0.0 if key.alpha is None else 1.0 + alphas.index(key.alpha)

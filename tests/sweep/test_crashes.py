@@ -14,7 +14,7 @@ from run_folders import files_of
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.lock import locked
-from dst_analyze.sweep.engines.forkserver import ctrl_c_later
+from dst_analyze.sweep.engines.forkserver import defer_sigint
 
 
 def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
@@ -22,7 +22,7 @@ def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
     ended, done = threading.Event(), []
 
     def must_be_whole():
-        with ctrl_c_later():
+        with defer_sigint():
             signal.pthread_kill(another.ident, signal.SIGINT)
             time.sleep(0.05)
             done.append("the whole of it")

@@ -28,10 +28,10 @@ from dst_analyze.sweep.run_sweep import chosen_engine, run_sweep
 ray = pytest.importorskip("ray")
 
 from dst_analyze.run.record import TrialKey  # noqa: E402
-from dst_analyze.sweep.engines.code_bundle import Luggage  # noqa: E402
+from dst_analyze.sweep.engines.code_bundle import CodeBundle  # noqa: E402
 from dst_analyze.sweep.engines.jobs import Trial  # noqa: E402
 from dst_analyze.sweep.engines.ray_worker import VERSIONS, pack, work  # noqa: E402
-from dst_analyze.sweep.engines.serialize import Parcel  # noqa: E402
+from dst_analyze.sweep.engines.serialize import PickledTask  # noqa: E402
 
 OPTIONS = {"alphas": [1e-3], "seeds": 2, "steps": 60, "lr": 0.1}
 ARGS = ("--alphas", "1e-3", "--seeds", "1", "--steps", "60", "--lr", "0.1")
@@ -207,23 +207,23 @@ def test_the_users_files_travel_to_machines_that_lack_them(tmp_path, monkeypatch
     (home / "sibling.py").write_text("def used():\n    pass\n")
     monkeypatch.chdir(home)
     task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
-    arguments = pack(Parcel(task)), Luggage.packed(), Trial(TrialKey(1e-3, 0)), VERSIONS
-    (tmp_path / "parcel").write_bytes(pickle.dumps(arguments, protocol=5))
+    arguments = pack(PickledTask(task)), CodeBundle.packed(), Trial(TrialKey(1e-3, 0)), VERSIONS
+    (tmp_path / "payload").write_bytes(pickle.dumps(arguments, protocol=5))
     monkeypatch.chdir(tmp_path)
     shutil.rmtree(home)
     done = subprocess.run(
-        [sys.executable, "-c", UNPACK, "parcel"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", UNPACK, "payload"], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     events, result = done.stdout.splitlines()
     assert int(events) > 40
     assert json.loads(result) == json.loads(whole["trials/alpha=0.001,seed=0/trial.json"])
-    assert [entry.name for entry in tmp_path.iterdir()] == ["parcel"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["payload"]
 
 
 def test_other_versions_on_a_node_are_refused():
     with pytest.raises(InputError, match="a node of the Ray cluster has torch"):
-        next(work((b"", []), Luggage("/", {}), Trial(TrialKey(None, 0)), {**VERSIONS, "torch": "0"}))
+        next(work((b"", []), CodeBundle("/", {}), Trial(TrialKey(None, 0)), {**VERSIONS, "torch": "0"}))
 
 
 @pytest.fixture(scope="module")

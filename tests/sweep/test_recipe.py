@@ -172,9 +172,9 @@ def test_a_fast_clock_has_a_speed_limit(threshold, unit):
     limit = LARGEST_SHARE * masked.typical_magnitudes()
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()
     optimizer.step()
-    assert (masked.heights().abs() <= limit * 1.0001).all()
+    assert (masked.effective_thresholds().abs() <= limit * 1.0001).all()
     assert (masked.thresholds > 0).any()
-    assert torch.isclose(masked.heights(), limit).any()
+    assert torch.isclose(masked.effective_thresholds(), limit).any()
     rows = masked.layers[0]
     first = mlp()[0].weight.abs()
     expected = {"vector": first.mean(1), "scalar": first.mean()[None], "matrix": first.mean(1).repeat_interleave(8)}

@@ -7,7 +7,7 @@ from torch import nn
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.run.events import TrialFinished, WarmUpFinished, WarmUpStarted
 from dst_analyze.run.record import TrialKey
-from dst_analyze.sweep.engines.engine import Inline, attempt
+from dst_analyze.sweep.engines.engine import InProcessEngine, attempt
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_plan, run_sweep
@@ -39,18 +39,16 @@ def plan_of(tmp_path, **options):
     return plan_sweep(Net, (X, Y), alphas=[A, B], out=tmp_path / "run", **{"steps": 24, **options})
 
 
-class Watched(Inline):
+class Watched(InProcessEngine):
     """Remembers what was asked of it, and with which weights at hand."""
 
     def __init__(self):
         self.waves = []
 
-    def run(self, task, errands, emit):
-        errands = list(errands)
-        self.waves.append(
-            ([each.start if isinstance(each, WarmUp) else each.key for each in errands], set(task.warmed))
-        )
-        yield from super().run(task, errands, emit)
+    def run(self, task, jobs, emit):
+        jobs = list(jobs)
+        self.waves.append(([each.start if isinstance(each, WarmUp) else each.key for each in jobs], set(task.warmed)))
+        yield from super().run(task, jobs, emit)
 
 
 def test_weights_are_trained_once_for_each_seed_and_all_trials_start_from_them(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from dst_analyze.channels.contraction import contract, meet
+from dst_analyze.channels.contraction import contract, join_elementwise
 from dst_analyze.channels.labels import collapsed
 from dst_analyze.channels.rule_call import Act, Call, Effect, frozen_module, module_rule, rules
 
@@ -43,7 +43,7 @@ _MODULES = (
 
 @rules(*_ELEMENTWISE, effect=Effect.ELEMENTWISE)
 def elementwise(call: Call) -> Act:
-    return meet(call, call.acts, call.shape)
+    return join_elementwise(call, call.acts, call.shape)
 
 
 for _kind in _MODULES:
@@ -190,7 +190,7 @@ def _kept(act: Act, gone: set[int], shape: tuple[int, ...]) -> Act:
 def normalised(call: Call, x: Act, weights: Iterable[Act | None], dims: int, why: str = "a norm over the axis") -> Act:
     """Layer and RMS norm: statistics over the last ``dims`` axes, scale and shift of that shape."""
     call.inexact(x, range(-dims, 0), why)
-    return meet(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
+    return join_elementwise(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
 
 
 @rules("layer_norm", "rms_norm", effect=Effect.NO_HIDDEN_SUM)
@@ -213,7 +213,7 @@ def _restored(act: Act, x: Act) -> Act:
 def channel_norm(call: Call, x: Act, tensors: Iterable[Act | None]) -> Act:
     """Per-channel scale, shift and statistics along axis 1 (or 0, unbatched)."""
     families = [spread_to(call, x, tensor, channel_dim(x, call)) for tensor in tensors if tensor is not None]
-    return _restored(meet(call, [x, *families], call.shape), x)
+    return _restored(join_elementwise(call, [x, *families], call.shape), x)
 
 
 def channel_dim(x: Act, call: Call) -> int:

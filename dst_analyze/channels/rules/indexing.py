@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.channels.contraction import meet
+from dst_analyze.channels.contraction import join_elementwise
 from dst_analyze.channels.rule_call import Act, Call, module_rule, rules
 from dst_analyze.channels.rules.elementwise import reduced
 from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name
@@ -21,7 +21,7 @@ from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name
 @rules("max_unpool1d", "max_unpool2d", "max_unpool3d")
 def _unpooled(call: Call) -> Any:
     """Each value goes back to where its own channel had it from."""
-    meet(call, call.acts[:2], call.x.shape)
+    join_elementwise(call, call.acts[:2], call.x.shape)
     return spatial_by_name(call)
 
 
@@ -80,7 +80,7 @@ def _across(call: Call, acts: Sequence[Act], dim: int, *, like: Act) -> list[tor
         shape = (*act.shape[:dim], 1, *act.shape[dim + 1 :])
         return Act(shape, tuple(family.narrow(dim, 0, 1) for family in kept), act.constant)
 
-    met = meet(call, [narrow(act) for act in acts], (*like.shape[:dim], 1, *like.shape[dim + 1 :]))
+    met = join_elementwise(call, [narrow(act) for act in acts], (*like.shape[:dim], 1, *like.shape[dim + 1 :]))
     return [family.expand(call.shape) for family in met.families]
 
 
@@ -111,7 +111,7 @@ module_rule(nn.LocalResponseNorm, _response_norm)
 @rules("cosine_similarity", "pairwise_distance")
 def _compared(call: Call) -> Any:
     one, two = call.acts[:2]
-    met = meet(call, [one, two], torch.broadcast_shapes(one.shape, two.shape))
+    met = join_elementwise(call, [one, two], torch.broadcast_shapes(one.shape, two.shape))
     last = call.op in ("pairwise_distance", "PairwiseDistance")
     dim = -1 if last else getattr(call.module, "dim", call.get(2, "dim", 1))
     return reduced(call, met, [dim % met.ndim])

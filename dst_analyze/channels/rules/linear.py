@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.channels.contraction import contract, meet, spelt_out
+from dst_analyze.channels.contraction import contract, join_elementwise, parse_einsum
 from dst_analyze.channels.labels import collapsed, spread, varying
 from dst_analyze.channels.rule_call import Act, Call, module_rule, rules
 
@@ -25,7 +25,7 @@ def linear(call: Call, x: Act, weight: Act, bias: Act | None) -> Act:
             call.space.role("reads" if weight.ndim - 1 in varying(family) else "produces", family)
     letters = [(x, f"{lead}i"), (weight, "oi" if weight.ndim == 2 else "i")]
     out = contract(call, letters, lead + "o" * (weight.ndim == 2), weights=not x.constant)
-    return meet(call, [out, bias], out.shape) if bias is not None else out
+    return join_elementwise(call, [out, bias], out.shape) if bias is not None else out
 
 
 @rules("linear")
@@ -52,7 +52,7 @@ def _bilinear_module(call: Call) -> Act:
     assert weight is not None
     lead = _lead(one.ndim - 1)
     out = contract(call, [(one, f"{lead}i"), (two, f"{lead}j"), (weight, "oij")], f"{lead}o")
-    return meet(call, [out, bias], out.shape) if bias is not None else out
+    return join_elementwise(call, [out, bias], out.shape) if bias is not None else out
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------
@@ -93,7 +93,9 @@ def convolution(call: Call, x: Act, weight: Act, bias: Act | None, groups: int, 
     result = Act(call.shape, tuple(families), x.constant and weight.constant)
     if bias is not None:
         shape = (bias.shape[0], *[1] * (x.ndim - channel - 1))
-        result = meet(call, [result, Act(shape, tuple(f.view(shape) for f in bias.families), True)], call.shape)
+        result = join_elementwise(
+            call, [result, Act(shape, tuple(f.view(shape) for f in bias.families), True)], call.shape
+        )
     return call.out(result.families)
 
 
@@ -222,12 +224,12 @@ def product(call: Call, a: Act, b: Act) -> Act:
 @rules("addmm", "baddbmm")
 def _added(call: Call) -> Act:
     start, a, b = call.acts
-    return meet(call, [start, product(call, a, b)], call.shape)
+    return join_elementwise(call, [start, product(call, a, b)], call.shape)
 
 
 @rules("einsum")
 def _einsum(call: Call) -> Act:
-    spelt = spelt_out(call.args[0], [act.ndim for act in call.acts])
+    spelt = parse_einsum(call.args[0], [act.ndim for act in call.acts])
     if spelt is None:
         equation = call.args[0] if isinstance(call.args[0], str) else "without an equation"
         call.freeze((family for act in call.acts for family in act.families), f"the einsum {equation}")
@@ -245,7 +247,7 @@ def _attention(call: Call) -> Act:
     batch = _lead(query.ndim - 2)
     scores = contract(call, [(query, f"{batch}ld"), (key, f"{batch}sd")], f"{batch}ls")
     if isinstance(mask, Act):
-        scores = meet(call, [scores, mask], scores.shape)
+        scores = join_elementwise(call, [scores, mask], scores.shape)
     return contract(call, [(scores, f"{batch}ls"), (value, f"{batch}sv")], f"{batch}lv")
 
 

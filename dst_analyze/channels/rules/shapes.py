@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.channels.contraction import meet
+from dst_analyze.channels.contraction import join_elementwise
 from dst_analyze.channels.labels import collapsed, slim_view, spread, varying
 from dst_analyze.channels.rule_call import Act, Call, Effect, module_rule, rules
 
@@ -25,7 +25,7 @@ def reshaped(call: Call) -> Any:
 @rules("view_as", "reshape_as", effect=Effect.REARRANGES)
 def _reshaped_as(call: Call) -> Any:
     """The shape is another tensor's: what is cut from the one is cut from the other."""
-    met = meet(call, [reshaped(call), call.acts[1]], call.shape)
+    met = join_elementwise(call, [reshaped(call), call.acts[1]], call.shape)
     return call.out(met.families, call.x.constant)
 
 
@@ -41,7 +41,7 @@ def _expanded(call: Call) -> Any:
 @rules("expand_as", effect=Effect.REARRANGES)
 def _expanded_as(call: Call) -> Any:
     """Spread over the places of another tensor, as wide as that one is."""
-    met = meet(call, call.acts, call.shape)
+    met = join_elementwise(call, call.acts, call.shape)
     return call.out(met.families, call.x.constant)
 
 
@@ -217,7 +217,7 @@ def _cat(call: Call) -> Any:
             pieces[-1].extend(single)
     shape = list(call.shape)
     shape[dim] = 1
-    beside = meet(call, across, shape)
+    beside = join_elementwise(call, across, shape)
     families = [family.expand(call.shape) for family in beside.families if varying(family)]
     for k in range(max(len(piece) for piece in pieces)):
         kth = [piece[k] if k < len(piece) else None for piece in pieces]
@@ -253,7 +253,7 @@ def _stack(call: Call) -> Any:
     ]
     shape = list(call.shape)
     shape[dim] = 1
-    met = meet(call, acts, shape)
+    met = join_elementwise(call, acts, shape)
     return call.out(family.expand(call.shape) for family in met.families)
 
 
@@ -348,7 +348,7 @@ def _setitem(call: Call) -> Any:
     if isinstance(value, Act):
         families = tuple(collapsed(family[real]) for family in kept)
         shape = tuple(torch.empty(x.shape, device="meta")[real].shape)
-        meet(call, [Act(shape, families), value], shape)
+        join_elementwise(call, [Act(shape, families), value], shape)
     return None
 
 

@@ -7,7 +7,7 @@ from torch import fx
 _CHANGING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow", "_assert")
 
 
-def sweep(graph: fx.Graph) -> None:
+def remove_dead_nodes(graph: fx.Graph) -> None:
     """Remove what nothing reads any more; fx's own sweep would take operations in place along (``bias.zero_()``)."""
     for node in reversed(list(graph.nodes)):
         if node.op not in ("call_function", "call_method", "get_attr") or node.users:

@@ -28,7 +28,7 @@ from dst_analyze.errors import ModelError
 from dst_analyze.model.graph.recording_tracer import Opaque, ShadowTracer
 from dst_analyze.model.graph.symbolic import SymbolicTracer, built_in, plain_output
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.isolation import copied, looking, preserved
+from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
 from dst_analyze.model.user_errors import describe_error, place_of
 
 __all__ = ["GraphLimit", "GraphTrace", "Opaque", "trace_graph"]
@@ -90,11 +90,11 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
     ``any_values``: nothing may depend on the contents of the example. A submodule that asks for contents is kept whole.
     """
     try:
-        own = copied(model)
+        own = deep_copy(model)
     except ModelError as error:
         return _no_graph(Opaque("", error.cause, error.place), [])
     own.train(training)
-    with preserved(), torch.no_grad(), looking():
+    with preserved(), torch.no_grad(), quiet_inspection():
         ladder = _Ladder(own, model, inputs)
         plain = ladder.draft(1, _symbolic)
         if plain and not plain.wrapped:

@@ -22,7 +22,7 @@ from dst_analyze.model.inputs.inputs import Inputs, as_inputs
 from dst_analyze.model.isolation import preserved, preserved_randomness
 from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_list
 from dst_analyze.model.loading.load import LoadedModel
-from dst_analyze.model.user_errors import a_thing, headline, running, user_trace
+from dst_analyze.model.user_errors import describe_value, headline, user_code, user_trace
 
 
 def find_example_inputs(loaded: LoadedModel, *, batch_size: int = 2) -> Inputs:
@@ -46,7 +46,7 @@ def _users_inputs(loaded: LoadedModel) -> Inputs:
     inputs = as_inputs(value, loaded.model)
     if not inputs.tensors():
         raise ModelError(
-            f"example_inputs() returned {a_thing(value)} without a tensor in it.",
+            f"example_inputs() returned {describe_value(value)} without a tensor in it.",
             place=str(loaded.file or ""),
             hint="return one input, a tuple of inputs, or a dict of keywords: `return torch.randn(2, 3, 32, 32)`",
         )
@@ -59,11 +59,13 @@ def _users_inputs(loaded: LoadedModel) -> Inputs:
 def _data_inputs(loaded: LoadedModel, batch_size: int) -> Inputs:
     assert loaded.train_data is not None
     hint = "train_data() returns a DataLoader, a Dataset or tensors; its batches are (inputs, targets) or dicts"
-    with preserved_randomness(), running("reading train_data()", DataError, file=loaded.file, hint=hint):
+    with preserved_randomness(), user_code("reading train_data()", DataError, file=loaded.file, hint=hint):
         batch = first_batch(loaded.train_data(), batch_size)
     inputs = batch_inputs(batch, loaded.model)
     if not inputs.tensors():
-        raise DataError(f"A batch of train_data() is {a_thing(batch)} without a tensor for the model.", hint=hint)
+        raise DataError(
+            f"A batch of train_data() is {describe_value(batch)} without a tensor for the model.", hint=hint
+        )
     return inputs
 
 

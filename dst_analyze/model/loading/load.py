@@ -20,7 +20,7 @@ from dst_analyze.errors import DataError, DstError, ModelError, OptionError
 from dst_analyze.model.loading import bundled, hubs, select, user_module
 from dst_analyze.model.loading.select import Call, Found
 from dst_analyze.model.loading.user_module import UserModule
-from dst_analyze.model.user_errors import a_thing, did_you_mean, running
+from dst_analyze.model.user_errors import describe_value, did_you_mean, user_code
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Collection:
     name: str
 
     def find(self, arguments: Mapping[str, Any]) -> Found:
-        with running(self.spec):
+        with user_code(self.spec):
             return Found(hubs.builder(self.collection, self.name, arguments), self.spec)
 
 
@@ -129,7 +129,7 @@ class _Object:
     def find(self, arguments: Mapping[str, Any]) -> Found:
         if not select.can_be_model(self.value):
             raise ModelError(
-                f"What was given is {a_thing(self.value)}, not a model.",
+                f"What was given is {describe_value(self.value)}, not a model.",
                 hint="give an nn.Module, a function that returns one, or a text: " + user_module.SPEC_FORMS,
             )
         return Found(self.value, self.spec)
@@ -223,7 +223,7 @@ def _check_arguments(found: Found, arguments: Mapping[str, Any]) -> None:
 def _call(found: Found, arguments: Mapping[str, Any]) -> nn.Module:
     call = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     with (
-        running(
+        user_code(
             f"{found.label}, while building the model,", file=found.file, hint=f"it was called as {found.label}({call})"
         ),
         user_module.imports_from(found.folder),
@@ -231,7 +231,7 @@ def _call(found: Found, arguments: Mapping[str, Any]) -> nn.Module:
         built = found.value(**arguments)
     if not isinstance(built, nn.Module):
         raise ModelError(
-            f"{found.label} returned {a_thing(built)}, not an nn.Module.",
+            f"{found.label} returned {describe_value(built)}, not an nn.Module.",
             place=found.place,
             hint=_return_hint(built),
         )
@@ -273,7 +273,7 @@ class _Hook:
 
     def __call__(self, *arguments: Any) -> Any:
         kind, hint = _HOOKS[self.name]
-        with running(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(self.folder):
+        with user_code(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(self.folder):
             return self.function(*arguments)
 
 
@@ -293,7 +293,9 @@ def _hook(name: str, found: Found) -> _Hook | None:
     if called_once and (isinstance(value, _VALUES) or not callable(value)):
         value = _Constant(value)
     if not callable(value):
-        raise ModelError(f"`{name}` is {a_thing(value)}, not a function.", place=found.place, hint=_HOOKS[name][1])
+        raise ModelError(
+            f"`{name}` is {describe_value(value)}, not a function.", place=found.place, hint=_HOOKS[name][1]
+        )
     return _Hook(name, value, found.file, found.folder if called_once else None)
 
 

@@ -57,7 +57,7 @@ class _Finder(MetaPathFinder):
         return FileSpec(fullname, file)
 
 
-def tell(name: str, file: Path) -> None:
+def publish_module_path(name: str, file: Path) -> None:
     """Processes started from here on find the module in this file."""
     os.environ[_variable(name)] = str(file)
 

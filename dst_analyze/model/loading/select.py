@@ -13,7 +13,7 @@ from torch import nn
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading.user_module import UserModule
-from dst_analyze.model.user_errors import a_thing, did_you_mean
+from dst_analyze.model.user_errors import describe_value, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def find_named(start: UserModule, path: str) -> Found:
         value = getattr(value, part)
     if not can_be_model(value):
         raise ModelError(
-            f"{start.label}:{path} is {a_thing(value)}, not a model.",
+            f"{start.label}:{path} is {describe_value(value)}, not a model.",
             place=start.place,
             hint="name an nn.Module class, a function that returns a model, or a model",
         )

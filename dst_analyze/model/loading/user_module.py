@@ -15,8 +15,8 @@ from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import torchvision_compat
-from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, tell
-from dst_analyze.model.user_errors import did_you_mean, is_installed, running, shorten, user_trace
+from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, publish_module_path
+from dst_analyze.model.user_errors import did_you_mean, is_installed, shorten, user_code, user_trace
 from dst_analyze.package import PACKAGE
 
 SPEC_FORMS = (
@@ -107,7 +107,7 @@ def import_file(path: Path) -> UserModule:
     spec = FileSpec(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    tell(name, file)
+    publish_module_path(name, file)
     try:
         with imports_from(file.parent), _importing(path.name, file):
             spec.loader.exec_module(module)
@@ -147,7 +147,7 @@ def import_named(name: str) -> UserModule:
 @contextmanager
 def _importing(label: str, file: Path | None) -> Iterator[None]:
     """An import's own two failures, told apart from whatever else a user's code may raise meanwhile."""
-    with running(f"{label}, while being imported,", file=file, hint="the file must be importable by itself first"):
+    with user_code(f"{label}, while being imported,", file=file, hint="the file must be importable by itself first"):
         try:
             yield
         except (SyntaxError, ImportError) as error:

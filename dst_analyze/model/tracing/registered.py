@@ -13,7 +13,7 @@ from torch import nn
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.tracing.axes import RowLayout
-from dst_analyze.model.user_errors import a_thing
+from dst_analyze.model.user_errors import describe_value
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def register_masked(
     """
     given: object = module_type
     if not (isinstance(given, type) and issubclass(given, nn.Module)):
-        raise OptionError(f"a layer type is a class of nn.Module, not {a_thing(given)}", place="register_masked")
+        raise OptionError(f"a layer type is a class of nn.Module, not {describe_value(given)}", place="register_masked")
     weight = RegisteredWeight(parameter, _axes(rows), _axes(inputs), _axes(blocks), recurrent)
     if not weight.rows:
         raise OptionError(

@@ -18,7 +18,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
-from dst_analyze.model.isolation import copied, looking, preserved
+from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
 from dst_analyze.model.tracing.axes import RowLayout
 from dst_analyze.model.tracing.extensions import load_extensions
 from dst_analyze.model.tracing.macs import total_macs
@@ -150,7 +150,7 @@ def trace_model(
     missing = load_extensions()
     inputs = as_inputs(example_inputs, model)
     # Nothing is differentiated here, and torch's FLOP counter trips over parameters that ask for it.
-    copy = copied(model).requires_grad_(False)
+    copy = deep_copy(model).requires_grad_(False)
     audit, notes = _audited(copy, inputs)
     macs, uncounted = _macs(copy, inputs)
     graph = trace_graph(model, inputs)
@@ -217,7 +217,7 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
 def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
     """Both modes are run: auxiliary heads live in training only, and some models differ more than that."""
     audit, notes = Audit(copy), []
-    with preserved(copy), looking():
+    with preserved(copy), quiet_inspection():
         copy.eval()
         try:
             with watching_registered(audit, copy, "eval"):
@@ -236,7 +236,7 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
 
 
 def _macs(copy: nn.Module, inputs: Inputs) -> tuple[int, tuple[str, ...]]:
-    with preserved(copy), looking():
+    with preserved(copy), quiet_inspection():
         copy.eval()
         macs, uncounted = total_macs(lambda: inputs.call(copy))
     return macs // inputs.batch_size, uncounted

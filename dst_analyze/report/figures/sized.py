@@ -28,7 +28,7 @@ _LETTER = 0.07  # inches of a character on an axis
 
 
 @dataclass
-class Sheet:
+class FigureSet:
     """A page that figures are put on, in its colours; their styles are gathered for its head."""
 
     styles: Styles = field(default_factory=Styles)

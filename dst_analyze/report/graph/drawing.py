@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import place, signed
+from dst_analyze.ranking.serialize import rank_text, signed
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.graph.layout import Point, layered
 from dst_analyze.report.graph.structure import Part, Structure
@@ -120,7 +120,7 @@ class _Marks:
         row = self._rows.get(layer)
         if row is None or math.isnan(self.value(layer)):
             return "not measured"
-        return f"{self.short(layer)} {row['label']}, rank {place(float(row['rank']))}"
+        return f"{self.short(layer)} {row['label']}, rank {rank_text(float(row['rank']))}"
 
     def cell(self, layer: str, x: float, y: float, size: Point, lines: Sequence[str]) -> Cell:
         fill = shade((self.value(layer) / self.limit + 1) / 2, given=True)

@@ -32,13 +32,13 @@ _PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__", "einsum")
 CONVOLUTIONS = tuple(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 _INDEXED = ("getitem", "repeat_interleave")  # by a tensor: nothing marks can stand in for
 
-Seen = Callable[[fx.Node, "ConstancyRun"], None]
+NodeVisitor = Callable[[fx.Node, "ConstancyRun"], None]
 
 
 class ConstancyRun(fx.Interpreter):
     """Runs the example in eval mode with marks beside every tensor; ``seen`` looks at each node before it runs."""
 
-    def __init__(self, module: fx.GraphModule, seen: Seen) -> None:
+    def __init__(self, module: fx.GraphModule, seen: NodeVisitor) -> None:
         super().__init__(module)
         self.extra_traceback = False
         self._seen = seen
@@ -113,7 +113,7 @@ class ConstancyRun(fx.Interpreter):
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         op, effect = op_name(n, module), effect_of(rule_for(n, module))
         inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
-        if is_chance(op, n, module):
+        if is_random_op(op, n, module):
             return tree_map(_all, result)
         if n in self._fixed:
             return tree_map(_none, result)
@@ -313,7 +313,7 @@ def _fits(marks: Any, result: Any) -> bool:
     return not tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result)
 
 
-def is_chance(op: str, n: fx.Node, module: nn.Module | None) -> bool:
+def is_random_op(op: str, n: fx.Node, module: nn.Module | None) -> bool:
     if op in _DROPOUTS:
         training = n.args[2] if len(n.args) > 2 else n.kwargs.get("training", True)
         follows = isinstance(training, fx.Node) and training.op == "get_attr"  # the mode, which is eval here

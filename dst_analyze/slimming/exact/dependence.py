@@ -20,13 +20,13 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.channels.contraction import spelt_out
+from dst_analyze.channels.contraction import parse_einsum
 from dst_analyze.channels.groups import Coupling, Layout, Mask
 from dst_analyze.channels.labels import Numbers
 from dst_analyze.channels.rule_call import Effect, Rule, effect_of, op_name, rule_for
 from dst_analyze.channels.rules import elementwise
 from dst_analyze.channels.tensors import canonical_names
-from dst_analyze.slimming.exact.constancy import CONVOLUTIONS, ConstancyRun, argument, convolution_of, is_chance
+from dst_analyze.slimming.exact.constancy import CONVOLUTIONS, ConstancyRun, argument, convolution_of, is_random_op
 
 Constants = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -107,7 +107,7 @@ class Sum:
         return np.asarray(total.any(axis=others))
 
 
-class Readers:
+class DependenceCollector:
     """Looks at every node of a run and notes its sums; ``blocked`` units were met by what cannot be judged."""
 
     def __init__(self, module: fx.GraphModule, coupling: Coupling, movable: Mask) -> None:
@@ -155,7 +155,7 @@ class Readers:
             self._dot_products(n, run)
         elif op in elementwise.EXACT_SUMS:
             self._sum(n, run)
-        elif is_chance(op, n, module) or not (op in _LOOKED_UP or _place_by_place(rule)):
+        elif is_random_op(op, n, module) or not (op in _LOOKED_UP or _place_by_place(rule)):
             raise _UnclearError
 
     # Kinds of sums.
@@ -198,7 +198,7 @@ class Readers:
 
     def _einsum(self, n: fx.Node, run: ConstancyRun) -> None:
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
-        spelt = spelt_out(n.args[0], [run.env[tensor].ndim for tensor in tensors])
+        spelt = parse_einsum(n.args[0], [run.env[tensor].ndim for tensor in tensors])
         if spelt is None:
             raise _UnclearError
         inputs, output = spelt

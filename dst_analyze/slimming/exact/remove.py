@@ -18,14 +18,14 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.channels.coupling import couple, example_tensors
+from dst_analyze.channels.coupling import couple_channels, example_tensors
 from dst_analyze.channels.groups import Coupling, Mask
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.model.isolation import copied, looking, preserved
+from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.exact.constancy import ConstancyRun
-from dst_analyze.slimming.exact.dependence import Constants, Readers, Sum, largest
+from dst_analyze.slimming.exact.dependence import Constants, DependenceCollector, Sum, largest
 from dst_analyze.slimming.surgery.build import Removal, slim
 
 _DIFFERENCE = 1e-4
@@ -33,7 +33,7 @@ _DIFFERENCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Dead:
+class DeadUnits:
     """What can leave (`slim` takes it as it is), and the constants that layers have to take over, input by input."""
 
     removal: Removal
@@ -58,12 +58,12 @@ def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
 
     In eval mode and for inputs of the example's size, any batch, the outputs are the same but for rounding.
     """
-    plain = model.unmasked() if isinstance(model, MaskedModel) else copied(model)
+    plain = model.unmasked() if isinstance(model, MaskedModel) else deep_copy(model)
     traced = trace_model(plain.eval(), example_inputs)
     tensors = traced.inputs.tensors()
     before, removals = _outputs(traced.graph_module, tensors), []
     while True:
-        coupling = couple(traced)
+        coupling = couple_channels(traced)
         dead = dead_units(traced, coupling)
         if _give_biases(traced, dead.folds):
             continue  # the new biases have channels too
@@ -78,16 +78,16 @@ def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
     return ExactSlim(small.train(model.training), tuple(removals), params, left)
 
 
-def dead_units(traced: TracedModel, coupling: Coupling) -> Dead:
+def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
     """Units that can be removed without changing the outputs, as the weights are."""
     if traced.graph_module is None:
-        return Dead({})
+        return DeadUnits({})
     groups = [group for group in coupling.removable if not group.inexact]
     leaves: Mask = np.zeros(coupling.unit_count, np.bool_)
     for group in groups:
         leaves[list(group.units)] = True
-    readers = Readers(traced.graph_module, coupling, leaves)
-    with preserved(traced.graph_module), looking(), torch.no_grad():
+    readers = DependenceCollector(traced.graph_module, coupling, leaves)
+    with preserved(traced.graph_module), quiet_inspection(), torch.no_grad():
         ConstancyRun(traced.graph_module.eval(), readers).run(*example_tensors(traced))
     leaves &= ~readers.blocked
     while True:
@@ -102,7 +102,9 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> Dead:
         for group in groups
         if leaves[list(group.units)].any()
     }
-    return Dead(removal, {found.layer: folds for found in readers.sums if (folds := _folds(found, leaves)) is not None})
+    return DeadUnits(
+        removal, {found.layer: folds for found in readers.sums if (folds := _folds(found, leaves)) is not None}
+    )
 
 
 def _spared(units: tuple[int, ...], floor: int, leaves: Mask) -> list[int]:
@@ -144,7 +146,7 @@ def _layers(traced: TracedModel, folds: Mapping[str, Constants]) -> list[Any]:
 def _outputs(module: fx.GraphModule | None, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     if module is None:
         return []
-    with preserved(module), looking(), torch.no_grad():
+    with preserved(module), quiet_inspection(), torch.no_grad():
         found = module.eval()(*(tensor.clone() for tensor in tensors))
     return [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
 

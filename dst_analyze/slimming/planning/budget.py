@@ -88,7 +88,7 @@ def check_asked(options: Mapping[str, Any]) -> None:
             raise OptionError(f"{share} is not a share between 0 and 1", place=option, hint="such as 0.5")
 
 
-def kept(limits: Limits, group: Group) -> str:
+def why_kept(limits: Limits, group: Group) -> str:
     """Why a group stays as it is; empty if it need not."""
     layers = group.layers("produces")
     if any(fnmatchcase(name, pattern) for name in (group.name, *layers) for pattern in limits.keep):
@@ -111,7 +111,7 @@ def widths_for(
     groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, budgets: Sequence[Budget]
 ) -> Widths:
     """The most generous widths within all budgets, then rounded, the rounding's error given back."""
-    groups = [group for group in groups if not kept(limits, group)]
+    groups = [group for group in groups if not why_kept(limits, group)]
     allowed = {group.name: allowed_widths(limits, group) for group in groups}
     prices = dict.fromkeys(allowed, 1.0)
 

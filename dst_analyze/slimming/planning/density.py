@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dst_analyze.channels.groups import Coupling, Group
-from dst_analyze.run.record import SweepRecord, TrialKey, late
+from dst_analyze.run.record import SweepRecord, TrialKey, last_quarter
 
 Values = npt.NDArray[np.float64]
 Masks = Mapping[str, npt.NDArray[np.bool_] | Values]
@@ -84,7 +84,7 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
 
 def late_ratios(record: SweepRecord, what: str) -> dict[TrialKey, dict[str, float]]:
     """``what`` was read of each layer in each trial ("remaining" or "null"): the median over the end of training."""
-    frame = late(record.frame[~record.frame["control"]])
+    frame = last_quarter(record.frame[~record.frame["control"]])
     return {
         TrialKey(float(alpha), int(seed)): trial.groupby("layer", sort=False)[what].median().to_dict()
         for (alpha, seed), trial in frame.groupby(["alpha", "seed"])

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from dst_analyze.channels.groups import Coupling, Group
-from dst_analyze.slimming.planning.budget import Budget, Rule, allowed_widths, kept, prices_at, share_alike
+from dst_analyze.slimming.planning.budget import Budget, Rule, allowed_widths, prices_at, share_alike, why_kept
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
 from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, Limits, SlimPlan
 from dst_analyze.slimming.planning.ranked import Ranked
@@ -58,7 +58,7 @@ class Explainer:
         return frozen.model_copy(update={"first": tuple(first), "why": self._named(first)}) if first else frozen
 
     def _departures(self, plan: SlimPlan) -> dict[str, str]:
-        groups = {g.name: g for g in self.coupling.removable if not kept(self.limits, g)}
+        groups = {g.name: g for g in self.coupling.removable if not why_kept(self.limits, g)}
         rows = [row for row in plan.groups if row.group in groups]
         widths = {row.group: float(row.units - len(row.removed)) for row in plan.groups}
         what = max(self.budgets, key=lambda name: self.budgets[name].used(widths))

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_any
 
 from dst_analyze.channels.coupling import example_tensors
 from dst_analyze.channels.rule_call import op_name, place_of
-from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.planning.plan_types import EmptyBranch
 
@@ -45,7 +45,7 @@ class _Paths:
     def __init__(self, traced: TracedModel, module: fx.GraphModule) -> None:
         self._traced, self._module = traced, module
         shapes = _Shapes(module)
-        with preserved(module), looking(), torch.no_grad():
+        with preserved(module), quiet_inspection(), torch.no_grad():
             module.eval()
             shapes.run(*example_tensors(traced))
         self._shapes, self._carriers = shapes.found, shapes.carriers

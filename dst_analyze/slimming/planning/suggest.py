@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling, Group
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.loading.weights import draw_anew, first_difference
+from dst_analyze.model.loading.weights import first_difference, reinitialize
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics import COLLAPSED
@@ -29,7 +29,7 @@ from dst_analyze.slimming.planning.budget import (
     Cost,
     Widths,
     check_asked,
-    kept,
+    why_kept,
     widths_for,
 )
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence, Masks, from_masks, from_ratios, late_ratios
@@ -80,7 +80,7 @@ def suggest_widths(
     """
     if not isinstance(ranking, Ranking):
         raise OptionError(f"widths are suggested from a ranking, not from a {type(ranking).__name__}", hint=_RANK_FIRST)
-    coupling = coupling or couple(traced)
+    coupling = coupling or couple_channels(traced)
     ranked, record = ranked_layers(ranking), ranking.record
     if not ranked.used and not rehearsal:
         raise ranked.no_evidence()
@@ -189,10 +189,10 @@ def plan_widths(
     if (
         traced.graph_module is not None
         and coupling.removable
-        and all(kept(limits, group) for group in coupling.removable)
+        and all(why_kept(limits, group) for group in coupling.removable)
     ):
         raise ModelError(
-            f"nothing may be removed: every group of channels is {kept(limits, coupling.removable[0])}",
+            f"nothing may be removed: every group of channels is {why_kept(limits, coupling.removable[0])}",
             hint="leave out --only-clear: all groups then go by their evidence" if limits.unclear else "keep fewer",
         )
     if traced.graph_module is None or not coupling.removable:
@@ -271,7 +271,7 @@ def plan_of(
                 removed=tuple(sorted(order[: group.width - width].tolist())),
                 units=group.width,
                 density=round(evidence[group.name].density, 4),
-                reason=kept(limits, group),
+                reason=why_kept(limits, group),
             )
         )
     removal = {group.group: group.removed for group in groups if group.removed}
@@ -365,7 +365,7 @@ def slim_model(
         )
     built = slim(traced, plan.removal, coupling=coupling)
     if fresh:
-        draw_anew(built)
+        reinitialize(built)
     return built
 
 

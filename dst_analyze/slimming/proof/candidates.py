@@ -23,7 +23,7 @@ ALIKE = ", which here gives the same widths"
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """A way of making a model; ``plan`` is None for the dense one."""
 
     name: str
@@ -31,7 +31,7 @@ class Contender:
     plan: SlimPlan | None
 
 
-def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> list[Contender]:
+def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> list[Candidate]:
     """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
     # By the budget the suggestion was made for; each as large as the suggestion came out.
     counted = [name for name in plan.asked if name != "latency"] or ["params"]
@@ -46,14 +46,14 @@ def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | No
     chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}
     equal = {g.name: GroupEvidence.equal(g.width) for g in coupling.removable}
     found = [
-        Contender(DENSE, "the model as it is", None),
-        Contender(SLIM, "the suggestion", plan),
-        Contender(UNIFORM, "every group thinned alike", of(equal)),
-        Contender(RANDOM, "groups thinned at random", of(chance)),
+        Candidate(DENSE, "the model as it is", None),
+        Candidate(SLIM, "the suggestion", plan),
+        Candidate(UNIFORM, "every group thinned alike", of(equal)),
+        Candidate(RANDOM, "groups thinned at random", of(chance)),
     ]
     if record is not None:
         found.append(
-            Contender(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
+            Candidate(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
         )
     widths = _widths(plan)
     alike = [c.name for c in found if c.name != SLIM and c.plan is not None and _widths(c.plan) == widths]
@@ -64,7 +64,7 @@ def _widths(plan: SlimPlan) -> dict[str, int]:
     return {group.group: group.new_width for group in plan.groups}
 
 
-class Flat(nn.Module):
+class TensorCallAdapter(nn.Module):
     """A graph that takes tensors only, called as the model it was made from."""
 
     def __init__(self, graph: nn.Module) -> None:
@@ -75,7 +75,7 @@ class Flat(nn.Module):
         return self.graph(*Inputs(args, kwargs).tensors())
 
 
-def fresh(contender: Contender, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
+def fresh(contender: Candidate, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
     """A contender with untrained weights, drawn from the seed that is set.
 
     Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
@@ -88,7 +88,7 @@ def fresh(contender: Contender, traced: TracedModel, coupling: Coupling, source:
     with torch.no_grad():
         for name, factor in _factors(coupling, dict(built.named_parameters())).items():
             built.get_parameter(name).mul_(factor)
-    return Flat(built)
+    return TensorCallAdapter(built)
 
 
 def _factors(coupling: Coupling, parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:

@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.channels.coupling import couple
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import DstError, FolderError, OptionError
 from dst_analyze.model.graph.trace_graph import trace_graph
 from dst_analyze.run.atomic_io import write_bytes
 from dst_analyze.run.config import Json
-from dst_analyze.run.events import Emit, Notice, ProofStarted, ProofTrained, nobody
+from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted, ignore_event
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
-from dst_analyze.slimming.proof.candidates import Contender, contenders, fresh
+from dst_analyze.slimming.proof.candidates import Candidate, contenders, fresh
 from dst_analyze.slimming.proof.timing import milliseconds
-from dst_analyze.sweep.engines.engine import Engine, Inline
+from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.training.train import DivergedError, evaluate
 from dst_analyze.sweep.training.trial import Task, seeded, trained_model
@@ -41,10 +41,10 @@ class _Scored(Json):
 
 
 @dataclass(frozen=True)
-class Match:
+class CandidateRun:
     """One training of one contender, for an engine to run. The coupling is not sent along: it is found anew there."""
 
-    contender: Contender
+    contender: Candidate
     seed: int
     coupling: Coupling | None = field(default=None, compare=False)
 
@@ -53,26 +53,28 @@ class Match:
         return f"{self.contender.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
-        if task.traced.graph_module is None:  # it was left behind, see `serialize.Parcel`
+        if task.traced.graph_module is None:  # it was left behind, see `serialize.PickledTask`
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
-        return Outcome(self, trained_score(task, self.coupling or couple(task.traced), self.contender, self.seed))
+        return Outcome(
+            self, trained_score(task, self.coupling or couple_channels(task.traced), self.contender, self.seed)
+        )
 
     def failed(self, reason: str, seconds: float) -> Outcome:
         return Outcome(self, None, reason)
 
-    def again(self, reason: str) -> Notice:
+    def retry_event(self, reason: str) -> Notice:
         return Notice(f"{self.name} starts again: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Match, (self.contender, self.seed)
+        return CandidateRun, (self.contender, self.seed)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a match ended: with a score, diverged (None), or not at all, for a ``reason``."""
 
-    match: Match
+    match: CandidateRun
     score: float | None
     reason: str = ""
 
@@ -85,7 +87,7 @@ def verify_plan(
     seeds: int = 3,
     keep_in: Path | None = None,
     engine: Engine | None = None,
-    listener: Emit = nobody,
+    listener: Emit = ignore_event,
 ) -> Verification:
     """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare.
 
@@ -94,16 +96,16 @@ def verify_plan(
     """
     if seeds < 1:
         raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
-    coupling = couple(task.traced)
+    coupling = couple_channels(task.traced)
     found = contenders(task.traced, coupling, record, plan)
     scores: dict[tuple[str, int], float | None] = {}
 
-    def count(match: Match, score: float | None) -> None:
+    def count(match: CandidateRun, score: float | None) -> None:
         scores[match.contender.name, match.seed] = score
-        listener(ProofTrained(match.contender.name, match.seed, score))
+        listener(CandidateTrained(match.contender.name, match.seed, score))
 
-    engine = engine or Inline()
-    matches = [Match(contender, seed, coupling) for seed in range(seeds) for contender in found]
+    engine = engine or InProcessEngine()
+    matches = [CandidateRun(contender, seed, coupling) for seed in range(seeds) for contender in found]
     kept = {match.name: there for match in matches if (there := _kept(keep_in, match, task.steps))}
     listener(ProofStarted(len(matches), len(kept), task.steps, engine.jobs))
     for match in matches:
@@ -141,12 +143,12 @@ def verify_plan(
     )
 
 
-def trained(task: Task, coupling: Coupling, contender: Contender, seed: int) -> nn.Module:
+def trained(task: Task, coupling: Coupling, contender: Candidate, seed: int) -> nn.Module:
     """A contender trained from scratch on the task's budget."""
     return trained_model(task, lambda: fresh(contender, task.traced, coupling, task.source), seed)
 
 
-def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: int) -> float | None:
+def trained_score(task: Task, coupling: Coupling, contender: Candidate, seed: int) -> float | None:
     """How a contender does after its training; None if it diverged."""
     try:
         model = trained(task, coupling, contender, seed)
@@ -157,7 +159,7 @@ def trained_score(task: Task, coupling: Coupling, contender: Contender, seed: in
     return score if math.isfinite(loss) else None
 
 
-def _measured(task: Task, coupling: Coupling, found: Sequence[Contender]) -> Iterator[tuple[float, int]]:
+def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
     """Milliseconds of a forward pass over one batch (the median of rounds in which each has its turn), and memory."""
     batch = task.device.moved(next(iter(task.train_data.once())))
     objective = task.objective(task.traced.model)
@@ -184,17 +186,17 @@ def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
     return sum(saved.values()) + sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def _file(folder: Path, match: Match) -> Path:
+def _file(folder: Path, match: CandidateRun) -> Path:
     return folder / f"{match.contender.name},seed={match.seed}.json"
 
 
-def _digest(contender: Contender) -> str:
+def _digest(contender: Candidate) -> str:
     """Of what is removed, which alone decides how a training goes: a reason put in other words is no other plan."""
     text = "" if contender.plan is None else json.dumps(contender.plan.removal)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _kept(folder: Path | None, match: Match, steps: int) -> _Scored | None:
+def _kept(folder: Path | None, match: CandidateRun, steps: int) -> _Scored | None:
     if folder is None:
         return None
     try:
@@ -204,7 +206,7 @@ def _kept(folder: Path | None, match: Match, steps: int) -> _Scored | None:
     return kept if kept.plan == _digest(match.contender) and kept.steps == steps else None
 
 
-def _keep(folder: Path, match: Match, steps: int, score: float | None) -> None:
+def _keep(folder: Path, match: CandidateRun, steps: int, score: float | None) -> None:
     folder.mkdir(exist_ok=True)
     scored = _Scored(plan=_digest(match.contender), steps=steps, score=score)
     write_bytes(_file(folder, match), f"{scored.model_dump_json()}\n".encode())

@@ -11,15 +11,15 @@ import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
-from dst_analyze.channels.coupling import couple, example_tensors
+from dst_analyze.channels.coupling import couple_channels, example_tensors
 from dst_analyze.channels.groups import Coupling, Mask
 from dst_analyze.channels.tensors import canonical_names, named_tensors
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.model.graph.dead_code import sweep
-from dst_analyze.model.isolation import looking, preserved
+from dst_analyze.model.graph.dead_code import remove_dead_nodes
+from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
-from dst_analyze.slimming.surgery.fit_calls import Site, fit_call
+from dst_analyze.slimming.surgery.fit_calls import CallSite, fit_call
 from dst_analyze.slimming.surgery.fit_modules import fit_module
 
 # Group by name -> places of the units to remove, counted within the group.
@@ -40,16 +40,16 @@ def slim(
             place=next((opaque.place for opaque in traced.graph.opaque), ""),
             hint="`dst-analyze inspect` says what the tracer could not follow",
         )
-    coupling = coupling or couple(traced)
+    coupling = coupling or couple_channels(traced)
     slimming = Slimming(coupling, kept_units(coupling, removal))
-    with preserved(), looking(), torch.no_grad():
+    with preserved(), quiet_inspection(), torch.no_grad():
         built = _assembled(traced.graph_module, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
         _free_devices(built.graph, traced.inputs.tensors())
-        sweep(built.graph)
+        remove_dead_nodes(built.graph)
         built.delete_all_unused_submodules()
         _reorder(built, traced.model)
         built.graph.lint()
@@ -81,13 +81,13 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
     return keep
 
 
-def silenced(traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None) -> fx.GraphModule:
+def zero_removed(traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None) -> fx.GraphModule:
     """The whole traced graph, the removed channels' weights zero wherever they are made, shifted or read.
 
     Where removal can be exact (`Group.inexact` is empty), it computes what `slim` computes: the measure of both.
     """
     assert traced.graph_module is not None
-    coupling = coupling or couple(traced)
+    coupling = coupling or couple_channels(traced)
     module, keep = copy.deepcopy(traced.graph_module), kept_units(coupling, removal)
     parameters = dict(module.named_parameters(remove_duplicate=False))
     with torch.no_grad():
@@ -108,7 +108,7 @@ def first_difference(
     module: fx.GraphModule, traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None
 ) -> str:
     """The first node of a slim model whose result does not have the planned shape; empty if there is none."""
-    coupling = coupling or couple(traced)
+    coupling = coupling or couple_channels(traced)
     try:
         with preserved(module), torch.no_grad():
             _Checker(module.eval(), Slimming(coupling, kept_units(coupling, removal))).run(*example_tensors(traced))
@@ -250,7 +250,7 @@ class _Fitter(_Checker):
         if n.op == "call_module":
             self._fit_module(n)
         elif n.op in ("call_function", "call_method"):
-            fit_call(Site(n, self.slimming, lambda value: fx.map_arg(value, self.env.__getitem__)))
+            fit_call(CallSite(n, self.slimming, lambda value: fx.map_arg(value, self.env.__getitem__)))
         return super().run_node(n)
 
     def _fit_module(self, n: fx.Node) -> None:

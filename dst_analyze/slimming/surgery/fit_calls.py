@@ -17,7 +17,7 @@ from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
 
 @dataclass(frozen=True)
-class Site:
+class CallSite:
     """One node of the slim graph about to run, with what its arguments are worth."""
 
     node: fx.Node
@@ -47,7 +47,7 @@ class Site:
         return layout if isinstance(layout, Layout) else None
 
 
-Fit = Callable[[Site], None]
+Fit = Callable[[CallSite], None]
 _FITS: dict[str, Fit] = {}
 
 
@@ -59,7 +59,7 @@ def _fits(*names: str) -> Callable[[Fit], Fit]:
     return enter
 
 
-def fit_call(site: Site) -> None:
+def fit_call(site: CallSite) -> None:
     """Make the numbers in a call's arguments fit the widths that are left."""
     effect = effect_of(rule_for(site.node, None))
     if site.node.name in site.slimming.coupling.numbers:
@@ -70,7 +70,7 @@ def fit_call(site: Site) -> None:
         fit(site)
 
 
-def _keep_numbers(site: Site) -> None:
+def _keep_numbers(site: CallSite) -> None:
     """A size used as a number (attention's 1/sqrt(d)) stays what it was: the weights were trained with it."""
     numbers = site.slimming.coupling.numbers
 
@@ -84,7 +84,7 @@ def _keep_numbers(site: Site) -> None:
     site.node.kwargs = fx.map_arg(site.node.kwargs, old)
 
 
-def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
+def _fitted(site: CallSite, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
     """Sizes of the axes from ``first`` on that come true: those that do are left as they are, so batches stay free.
 
     Of those that do not, one can be left open: a computed one, rather of an axis without channels, which has a batch.
@@ -99,7 +99,7 @@ def _fitted(site: Site, items: Sequence[Any], expected: Sequence[int], *, infer:
     return result
 
 
-def _sizes(site: Site, *, infer: bool, start: int = 1) -> None:
+def _sizes(site: CallSite, *, infer: bool, start: int = 1) -> None:
     """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike; sizes begin at the argument ``start``."""
     node, expected = site.node, site.expected
     name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
@@ -115,7 +115,7 @@ def _sizes(site: Site, *, infer: bool, start: int = 1) -> None:
         node.args = (*node.args[:start], *_fitted(site, node.args[start:], expected, infer=infer))
 
 
-def _listed(site: Site, sizes: Any) -> list[Any] | None:
+def _listed(site: CallSite, sizes: Any) -> list[Any] | None:
     """Sizes one by one; None for another tensor's whole shape that is right as it is."""
     if isinstance(sizes, fx.Node):
         whole = site.values(sizes)
@@ -126,23 +126,23 @@ def _listed(site: Site, sizes: Any) -> list[Any] | None:
 
 
 @_fits("view", "reshape")
-def _view(site: Site) -> None:
+def _view(site: CallSite) -> None:
     if not any(isinstance(arg, torch.dtype) for arg in site.node.args):
         _sizes(site, infer=True)
 
 
 @_fits("expand", "broadcast_to", *METHODS_THAT_MAKE)
-def _expand(site: Site) -> None:
+def _expand(site: CallSite) -> None:
     _sizes(site, infer=False)
 
 
 @_fits(*FUNCTIONS_THAT_MAKE)
-def _made(site: Site) -> None:
+def _made(site: CallSite) -> None:
     _sizes(site, infer=False, start=0)
 
 
 @_fits("unflatten")
-def _unflatten(site: Site) -> None:
+def _unflatten(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is None:
         return
@@ -152,7 +152,7 @@ def _unflatten(site: Site) -> None:
 
 
 @_fits("chunk", "split", "split_with_sizes", "tensor_split")
-def _split(site: Site) -> None:
+def _split(site: CallSite) -> None:
     """Pieces of the sizes that are left: where the call as written does not give them, a split that names them."""
     node = site.node
     position = 2 if len(node.args) > 2 or "dim" not in node.kwargs else None
@@ -166,7 +166,7 @@ def _split(site: Site) -> None:
             node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
 
-def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+def _natural(site: CallSite, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """What the call gives as it is written; nothing if it cannot."""
     args, kwargs = site.values(site.node.args[1:]), site.values(dict(site.node.kwargs))
     try:
@@ -178,7 +178,7 @@ def _natural(site: Site, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 @_fits("getitem", "setitem")
-def _getitem(site: Site) -> None:
+def _getitem(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is None:
         return
@@ -192,7 +192,7 @@ def _getitem(site: Site) -> None:
         site.node.update_arg(1, tuple(changed) if isinstance(index, tuple) else changed[0])
 
 
-def _dims_of(site: Site, items: Sequence[Any], ndim: int) -> list[int | None]:
+def _dims_of(site: CallSite, items: Sequence[Any], ndim: int) -> list[int | None]:
     """The axis each item of an index is about."""
     values = [site.values(item) for item in items]
     widths = [
@@ -207,7 +207,7 @@ def _dims_of(site: Site, items: Sequence[Any], ndim: int) -> list[int | None]:
     return dims
 
 
-def _moved(site: Site, layout: Layout, dim: int, item: Any) -> Any:
+def _moved(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
     """A slice along an axis that lost places: its borders move."""
     if not isinstance(item, slice) or not layout.axes[dim]:
         return item
@@ -221,7 +221,7 @@ def _moved(site: Site, layout: Layout, dim: int, item: Any) -> Any:
 
 
 @_fits("narrow")
-def _narrow(site: Site) -> None:
+def _narrow(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is None:
         return
@@ -234,7 +234,7 @@ def _narrow(site: Site) -> None:
 
 
 @_fits("layer_norm", "rms_norm")
-def _normalized_shape(site: Site) -> None:
+def _normalized_shape(site: CallSite) -> None:
     items = site.argument(1, "normalized_shape")
     if isinstance(items, fx.Node):
         items = site.values(items)
@@ -243,7 +243,7 @@ def _normalized_shape(site: Site) -> None:
 
 
 @_fits("group_norm")
-def _group_norm(site: Site) -> None:
+def _group_norm(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is not None:
         groups = site.old(site.argument(1, "num_groups"))
@@ -251,7 +251,7 @@ def _group_norm(site: Site) -> None:
 
 
 @_fits("conv1d", "conv2d", "conv3d")
-def _convolution(site: Site) -> None:
+def _convolution(site: CallSite) -> None:
     """A number of groups that is computed from sizes, such as that of the channels, comes out right by itself."""
     groups = site.values(site.argument(6, "groups", 1))
     x, weight = site.values(site.argument(0, "input")), site.values(site.argument(1, "weight"))
@@ -261,7 +261,7 @@ def _convolution(site: Site) -> None:
 
 
 @_fits("scaled_dot_product_attention")
-def _attention(site: Site) -> None:
+def _attention(site: CallSite) -> None:
     """The scale the weights were trained with, where channels of a head have left."""
     layout = site.input_layout()
     if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:
@@ -270,6 +270,6 @@ def _attention(site: Site) -> None:
 
 
 @_fits("arange", "linspace", "eye")
-def _counted(site: Site) -> None:
+def _counted(site: CallSite) -> None:
     """A table made from sizes alone keeps the size it had."""
     _keep_numbers(site)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dst_analyze.errors import DataError, OptionError
-from dst_analyze.model.user_errors import running
+from dst_analyze.model.user_errors import user_code
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 
 _FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors"
@@ -165,7 +165,7 @@ def _kept(source: Any, needed: int | None, place: str) -> LoaderBatches:
     """What can be read only once, in memory: as many batches as training needs, or as fit."""
     kept: list[Any] = []
     room = _KEPT_BYTES
-    with running("the data", DataError, hint=_FORMS):
+    with user_code("the data", DataError, hint=_FORMS):
         for batch in islice(source, needed):
             kept.append(batch)
             room -= sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor | np.ndarray))

@@ -17,14 +17,14 @@ _moved: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Luggage:
+class CodeBundle:
     """What the user's model has imported of the user's own: absolute path → content; and the folder it was run from."""
 
     folder: str
     files: Mapping[str, bytes]
 
     @classmethod
-    def packed(cls) -> Luggage:
+    def packed(cls) -> CodeBundle:
         return cls(str(Path.cwd()), {str(file): file.read_bytes() for file in imported_files()})
 
     @contextmanager
@@ -49,7 +49,7 @@ class Luggage:
                 os.chdir("/")
 
 
-def here(spec: Any) -> Any:
+def local_path(spec: Any) -> Any:
     """A file, or a spec that begins with one, as it is called on this machine."""
     if isinstance(spec, str | os.PathLike):
         path, colon, target = os.fspath(spec).partition(".py:")

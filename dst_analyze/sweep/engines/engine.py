@@ -1,4 +1,4 @@
-"""Where errands run. An engine takes a task and errands and yields outputs, in any order; this one runs them here."""
+"""Where jobs run. An engine takes a task and jobs and yields outputs, in any order; this one runs them here."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from dst_analyze.errors import DstError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Emit
-from dst_analyze.sweep.engines.jobs import Done, Errand, Output
+from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.resources import torch_threads
-from dst_analyze.sweep.engines.serialize import Anew
+from dst_analyze.sweep.engines.serialize import ReplannedTask
 from dst_analyze.sweep.training.trial import Task
 
 
@@ -21,26 +21,26 @@ class Engine(Protocol):
 
     @property
     def jobs(self) -> int:
-        """How many errands run at once."""
+        """How many jobs run at once."""
 
-    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
+    def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
         """One output for each, failures too; closing the iterator ends all that is still running."""
 
 
-class Inline:
-    """One errand after the other in this process: for notebooks, and for what cannot travel to another process."""
+class InProcessEngine:
+    """One job after the other in this process: for notebooks, and for what cannot travel to another process."""
 
     jobs = 1
 
-    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
-        for errand in errands:
-            yield attempt(task, errand, emit)
+    def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
+        for job in jobs:
+            yield attempt(task, job, emit)
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """Workers elsewhere: who waits, who runs, and what becomes of them."""
 
-    waiting: deque[Errand[Any]]
+    waiting: deque[Job[Any]]
 
     @property
     def running(self) -> Collection[Any]: ...
@@ -50,43 +50,43 @@ class Crew(Protocol):
         """Whether the task can be sent to workers at all."""
 
     def start(self) -> None:
-        """Send the next errand that waits."""
+        """Send the next job that waits."""
 
     def ready(self) -> Iterable[Any]:
         """Wait for workers that have something to say, or are lost."""
 
-    def hear(self, worker: Any) -> Done | None:
+    def receive(self, worker: Any) -> JobResult | None:
         """Pass on what a worker says; its output once it is there, or if it never will be."""
 
-    def disband(self) -> None:
+    def shutdown(self) -> None:
         """End all that is still running."""
 
 
-def run_crew(crew: Crew, most: int, task: Task, emit: Emit) -> Generator[Any, None, None]:
+def run_pool(pool: WorkerPool, most: int, task: Task, emit: Emit) -> Generator[Any, None, None]:
     """Keep at most so many workers busy until all is done; right here, if nothing can be sent."""
     try:
-        while crew.waiting or crew.running:
-            while crew.waiting and len(crew.running) < most and crew.sendable:
-                crew.start()
-            if not crew.sendable and not crew.running:
-                yield from Inline().run(task, crew.waiting, emit)
+        while pool.waiting or pool.running:
+            while pool.waiting and len(pool.running) < most and pool.sendable:
+                pool.start()
+            if not pool.sendable and not pool.running:
+                yield from InProcessEngine().run(task, pool.waiting, emit)
                 return
-            for worker in crew.ready():
-                done = crew.hear(worker)
+            for worker in pool.ready():
+                done = pool.receive(worker)
                 if done is not None:
                     yield done.output
     finally:
-        crew.disband()
+        pool.shutdown()
 
 
-def attempt(task: Task | Anew, errand: Errand[Output], emit: Emit) -> Output:
-    """Run an errand; whatever it raises is its result."""
+def attempt(task: Task | ReplannedTask, job: Job[Output], emit: Emit) -> Output:
+    """Run a job; whatever it raises is its result."""
     started = time.perf_counter()
     try:
         with torch_threads(task.threads):
-            return errand.run(task.task() if isinstance(task, Anew) else task, emit)
+            return job.run(task.task() if isinstance(task, ReplannedTask) else task, emit)
     except DstError as error:
         reason = f"{error.cause} (at {error.place})" if error.place else error.cause
     except Exception as error:
         reason = headline(error)
-    return errand.failed(reason, time.perf_counter() - started)
+    return job.failed(reason, time.perf_counter() - started)

@@ -25,7 +25,7 @@ def users_method() -> str:
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
-def warm_up() -> None:
+def start_forkserver() -> None:
     """Let the server import what workers need while this process is still busy planning."""
     if _FORKSERVER:
         from multiprocessing import forkserver
@@ -34,12 +34,12 @@ def warm_up() -> None:
         forkserver.set_forkserver_preload(
             ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.serialize", "torch._dynamo"]
         )
-        with _ctrl_c_handled_by(signal.SIG_IGN):  # by the server for good: a child is born with what its parent ignores
+        with _sigint_handled_by(signal.SIG_IGN):  # by the server for good: a child is born with what its parent ignores
             forkserver.ensure_running()
 
 
 @contextmanager
-def _ctrl_c_handled_by(handler: Any) -> Iterator[None]:
+def _sigint_handled_by(handler: Any) -> Iterator[None]:
     """Ctrl-C means something else for a while, where this thread has a say in it."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
@@ -53,21 +53,21 @@ def _ctrl_c_handled_by(handler: Any) -> Iterator[None]:
 
 
 @contextmanager
-def ctrl_c_later() -> Iterator[None]:
+def defer_sigint() -> Iterator[None]:
     """Ctrl-C waits until this is over: a server that is left in the middle of a request complains with a traceback.
 
     Blocking the signal would not do: it is blocked in one thread, another takes it, and Python still raises here.
     """
     came: list[int] = []
     try:
-        with _ctrl_c_handled_by(lambda number, frame: came.append(number)):
+        with _sigint_handled_by(lambda number, frame: came.append(number)):
             yield
     finally:
         if came:
             signal.raise_signal(signal.SIGINT)
 
 
-def cool_down() -> None:
+def stop_forkserver() -> None:
     """End the server at once; by itself it would notice only after it has imported everything."""
     if _FORKSERVER:
         from multiprocessing import forkserver

@@ -26,7 +26,7 @@ from dst_analyze.sweep.training.warm_start import Origin
 Output = TypeVar("Output", covariant=True)
 
 
-class Errand(Protocol[Output]):
+class Job(Protocol[Output]):
     """Something to be done for a task, in this process or in another one; it is sent by pickling."""
 
     @property
@@ -38,12 +38,12 @@ class Errand(Protocol[Output]):
     def failed(self, reason: str, seconds: float) -> Output:
         """What comes out if it raises, or if its worker is lost."""
 
-    def again(self, reason: str) -> Event:
+    def retry_event(self, reason: str) -> Event:
         """What is told when it starts again, its worker having been lost."""
 
 
 @dataclass(frozen=True)
-class Done:
+class JobResult:
     """A worker's last message: what came out."""
 
     output: Any
@@ -71,7 +71,7 @@ class Trial:
         layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
         return TrialOutput(result, layers, steps, None, seconds)
 
-    def again(self, reason: str) -> TrialRetried:
+    def retry_event(self, reason: str) -> TrialRetried:
         return TrialRetried(self.key, reason)
 
 
@@ -105,5 +105,5 @@ class WarmUp:
         """Nothing to hand on: each trial trains its own, or fails for the same reason and says so."""
         return self.start, None
 
-    def again(self, reason: str) -> Notice:
+    def retry_event(self, reason: str) -> Notice:
         return Notice(f"the warm-up of seed {self.start[0]} starts again: {reason}")

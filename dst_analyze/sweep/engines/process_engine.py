@@ -13,11 +13,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dst_analyze.run.events import Emit
-from dst_analyze.sweep.engines.engine import run_crew
-from dst_analyze.sweep.engines.forkserver import context, ctrl_c_later, users_method, warm_up
-from dst_analyze.sweep.engines.jobs import Done, Errand, Output
-from dst_analyze.sweep.engines.serialize import UNSENDABLE, Shipment, own
-from dst_analyze.sweep.engines.shared_memory import held
+from dst_analyze.sweep.engines.engine import run_pool
+from dst_analyze.sweep.engines.forkserver import context, defer_sigint, start_forkserver, users_method
+from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
+from dst_analyze.sweep.engines.serialize import UNSENDABLE, TaskTransport, copy_for_sending
+from dst_analyze.sweep.engines.shared_memory import keep_storages_alive
 from dst_analyze.sweep.engines.worker import work
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task
@@ -26,68 +26,68 @@ UNREAD = "a worker could not read them"
 ATTEMPTS = 2  # a worker that was killed may have been unlucky once: memory ran short, somebody cleaned up
 
 
-class LocalWorkers:
-    """Up to ``jobs`` worker processes; ``again`` is how a worker plans the task itself if it cannot be sent."""
+class ProcessEngine:
+    """Up to ``jobs`` worker processes; ``request`` is how a worker plans the task itself if it cannot be sent."""
 
-    def __init__(self, jobs: int, again: Request | None = None) -> None:
-        self.jobs, self.again = jobs, again
+    def __init__(self, jobs: int, request: Request | None = None) -> None:
+        self.jobs, self.request = jobs, request
         self._light = False  # whether an earlier run found that data cannot be sent: nobody is told twice
 
-    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
+    def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
         # A model and data that were asked for by name are nobody else's.
-        sent = own(task) if self.again is None else task
-        crew = _Crew(Shipment(sent, self.again, emit, light=self._light), deque(errands), emit)
-        if crew.waiting:
-            warm_up()
-        yield from run_crew(crew, self.jobs, task, emit)
-        self._light = crew.shipment.light
+        sent = copy_for_sending(task) if self.request is None else task
+        pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit)
+        if pool.waiting:
+            start_forkserver()
+        yield from run_pool(pool, self.jobs, task, emit)
+        self._light = pool.transport.light
 
 
 @dataclass
 class _Worker:
     """A process at work."""
 
-    errand: Errand[Any]
+    job: Job[Any]
     process: BaseProcess
     pipe: Connection
     started: float
     heard: bool = False
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         code = self.process.exitcode or 0
         if code < 0:
             return f"its worker process was killed by {signal.Signals(-code).name}"
         return f"its worker process ended by itself with exit code {code}, see its messages above"
 
 
-class _Crew:
+class _ProcessPool:
     """The workers of one task: who waits, who runs, and what to do about those that die."""
 
-    def __init__(self, shipment: Shipment, waiting: deque[Errand[Any]], emit: Emit) -> None:
-        self.shipment, self.waiting, self.emit = shipment, waiting, emit
+    def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit) -> None:
+        self.transport, self.waiting, self.emit = transport, waiting, emit
         self.running: list[_Worker] = []
         self.killed: Counter[str] = Counter()
 
     @property
     def sendable(self) -> bool:
-        return self.shipment.parcel is not None
+        return self.transport.payload is not None
 
     def start(self) -> None:
-        """Send the next errand to a new worker."""
-        errand = self.waiting[0]
+        """Send the next job to a new worker."""
+        job = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
-        sent = self.shipment.parcel, errand, theirs, users_method()
+        sent = self.transport.payload, job, theirs, users_method()
         # No daemon: a user's DataLoader may have workers of its own.
         process = context().Process(target=work, args=sent, daemon=False)  # type: ignore[attr-defined]
         try:
-            with ctrl_c_later(), held():
+            with defer_sigint(), keep_storages_alive():
                 process.start()
-                self.running.append(_Worker(errand, process, ours, time.perf_counter()))
+                self.running.append(_Worker(job, process, ours, time.perf_counter()))
         except (*UNSENDABLE, BrokenPipeError) as error:
             ours.close()
             # Who could not read on has died in the middle of it.
             died = isinstance(error, BrokenPipeError)
-            self.shipment.lighten(UNREAD if died else f"{type(error).__name__}: {error}")
+            self.transport.fall_back(UNREAD if died else f"{type(error).__name__}: {error}")
             return
         finally:
             theirs.close()
@@ -98,13 +98,13 @@ class _Crew:
         said = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
         return [worker for worker in self.running if said & {worker.pipe, worker.process.sentinel}]
 
-    def hear(self, worker: _Worker) -> Done | None:
+    def receive(self, worker: _Worker) -> JobResult | None:
         """Pass on a worker's events; its output once it is there, or if it never will be."""
         try:
             while worker.pipe.poll():
                 said: Any = worker.pipe.recv()
                 worker.heard = True
-                if isinstance(said, Done):
+                if isinstance(said, JobResult):
                     self._leave(worker)
                     return said
                 self.emit(said)
@@ -115,7 +115,7 @@ class _Crew:
         self._leave(worker)
         return self._died(worker)
 
-    def disband(self) -> None:
+    def shutdown(self) -> None:
         for worker in self.running:
             worker.process.kill()
         while self.running:
@@ -126,17 +126,17 @@ class _Crew:
         worker.process.join()
         worker.pipe.close()
 
-    def _died(self, worker: _Worker) -> Done | None:
-        errand, reason = worker.errand, worker.epitaph()
+    def _died(self, worker: _Worker) -> JobResult | None:
+        job, reason = worker.job, worker.exit_reason()
         if (worker.process.exitcode or 0) < 0:
-            self.killed[errand.name] += 1
-            if self.killed[errand.name] < ATTEMPTS:
-                self.emit(errand.again(reason))
-                self.waiting.appendleft(errand)
+            self.killed[job.name] += 1
+            if self.killed[job.name] < ATTEMPTS:
+                self.emit(job.retry_event(reason))
+                self.waiting.appendleft(job)
                 return None
             reason += f", {ATTEMPTS} times"
-        elif not worker.heard and self.shipment.can_be_lighter:
-            self.shipment.lighten(UNREAD)
-            self.waiting.appendleft(errand)
+        elif not worker.heard and self.transport.can_fall_back:
+            self.transport.fall_back(UNREAD)
+            self.waiting.appendleft(job)
             return None
-        return Done(errand.failed(reason, time.perf_counter() - worker.started))
+        return JobResult(job.failed(reason, time.perf_counter() - worker.started))

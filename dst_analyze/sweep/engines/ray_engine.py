@@ -25,12 +25,12 @@ from ray.exceptions import (
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.sweep.engines.code_bundle import Luggage
-from dst_analyze.sweep.engines.engine import run_crew
-from dst_analyze.sweep.engines.jobs import Done, Errand, Output
+from dst_analyze.sweep.engines.code_bundle import CodeBundle
+from dst_analyze.sweep.engines.engine import run_pool
+from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.process_engine import ATTEMPTS, UNREAD
-from dst_analyze.sweep.engines.ray_worker import VERSIONS, Unreadable, pack, work
-from dst_analyze.sweep.engines.serialize import UNSENDABLE, Shipment
+from dst_analyze.sweep.engines.ray_worker import VERSIONS, UnpickleFailed, pack, work
+from dst_analyze.sweep.engines.serialize import UNSENDABLE, TaskTransport
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task
 
@@ -74,7 +74,7 @@ def _connect(address: str, cpus: int) -> None:
     alone = {"num_cpus": cpus, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
         if address not in ("local", "auto"):
-            _knock(address)
+            _probe_port(address)
         ray.init(address, log_to_driver=False, configure_logging=False, **(alone if address == "local" else {}))
     except (OSError, ValueError, RuntimeError, RayError) as error:
         what = "Ray did not start on this machine" if address == "local" else "no Ray cluster answers there"
@@ -86,7 +86,7 @@ def _connect(address: str, cpus: int) -> None:
         ) from error
 
 
-def _knock(address: str) -> None:
+def _probe_port(address: str) -> None:
     """Fails within seconds where Ray's own connecting would take minutes, and end the process."""
     if "://" in address:
         raise ValueError("Ray Client addresses are not supported, run this on a node of the cluster")
@@ -116,14 +116,14 @@ def _quiet() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceRequest:
     """What a trial takes of a node."""
 
     cpus: int
     gpus: int
 
     @classmethod
-    def of(cls, task: Task) -> Needs:
+    def of(cls, task: Task) -> ResourceRequest:
         """As many CPUs as the trial has threads, or as the largest node has: a trial for which no node is large enough
         would wait forever, one with more threads than CPUs is only slower."""
         gpus = int(task.device.name == "cuda")
@@ -149,56 +149,58 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-class RayTasks:
-    """A Ray task for each errand, for a process that is `connected`; with ``jobs``, so many at once."""
+class RayEngine:
+    """A Ray task for each job, for a process that is `connected`; with ``jobs``, so many at once."""
 
-    def __init__(self, task: Task, jobs: int | None, again: Request | None) -> None:
-        self.needs, self.limit, self.again = Needs.of(task), jobs, again
+    def __init__(self, task: Task, jobs: int | None, request: Request | None) -> None:
+        self.resources, self.limit, self.request = ResourceRequest.of(task), jobs, request
         self._light = False  # as with local workers
 
     @property
     def jobs(self) -> int:
-        fitting = self.needs.fitting()
+        fitting = self.resources.fitting()
         return min(fitting, self.limit or fitting)
 
-    def run(self, task: Task, errands: Iterable[Errand[Output]], emit: Emit) -> Generator[Output, None, None]:
-        crew = _Crew(Shipment(task, self.again, emit, light=self._light), self.needs, deque(errands), emit)
+    def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
+        pool = _RayPool(TaskTransport(task, self.request, emit, light=self._light), self.resources, deque(jobs), emit)
         # Without a limit all are handed to Ray at once: nodes that join later find work.
-        yield from run_crew(crew, self.limit or 1 << 30, task, emit)
-        self._light = crew.shipment.light
+        yield from run_pool(pool, self.limit or 1 << 30, task, emit)
+        self._light = pool.transport.light
 
 
 @dataclass
 class _Worker:
-    """An errand handed to Ray."""
+    """A job handed to Ray."""
 
-    errand: Errand[Any]
+    job: Job[Any]
     messages: Any  # a ray.ObjectRefGenerator: events, then the output
-    parcel: object  # what it was sent
+    payload: object  # what it was sent
     started: float
 
 
-class _Crew:
+class _RayPool:
     """The Ray tasks of one task of ours: who waits, who runs, and what to do about those that are lost."""
 
-    def __init__(self, shipment: Shipment, needs: Needs, waiting: deque[Errand[Any]], emit: Emit) -> None:
-        self.shipment, self.needs, self.waiting, self.emit = shipment, needs, waiting, emit
+    def __init__(
+        self, transport: TaskTransport, resources: ResourceRequest, waiting: deque[Job[Any]], emit: Emit
+    ) -> None:
+        self.transport, self.resources, self.waiting, self.emit = transport, resources, waiting, emit
         self.running: dict[Any, _Worker] = {}
         self.lost: Counter[tuple[str, bool]] = Counter()
         self.alone_since: float | None = None
-        self.luggage = ray.put(Luggage.packed())
+        self.bundle = ray.put(CodeBundle.packed())
         # A fresh process for each trial, as with local workers; and no retries but ours, which are told.
-        options = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_calls": 1, "max_retries": 0}
+        options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_calls": 1, "max_retries": 0}
         self.remote = ray.remote(num_returns="streaming", **options)(work)
         self.load = self._loaded()
 
     def _loaded(self) -> Any:
         """The task, put where all nodes can fetch it; None if it cannot be."""
-        while self.shipment.parcel is not None:
+        while self.transport.payload is not None:
             try:
-                return ray.put(pack(self.shipment.parcel))
+                return ray.put(pack(self.transport.payload))
             except UNSENDABLE as error:
-                self.shipment.lighten(headline(error))
+                self.transport.fall_back(headline(error))
         return None
 
     @property
@@ -206,9 +208,9 @@ class _Crew:
         return self.load is not None
 
     def start(self) -> None:
-        errand = self.waiting.popleft()
-        messages = self.remote.remote(self.load, self.luggage, errand, VERSIONS)
-        self.running[messages] = _Worker(errand, messages, self.shipment.parcel, time.perf_counter())
+        job = self.waiting.popleft()
+        messages = self.remote.remote(self.load, self.bundle, job, VERSIONS)
+        self.running[messages] = _Worker(job, messages, self.transport.payload, time.perf_counter())
 
     def ready(self) -> list[_Worker]:
         """Wait a moment for workers that have something to say, or are lost."""
@@ -219,7 +221,7 @@ class _Crew:
             self._check_nodes()
         return [self.running[messages] for messages in ready]
 
-    def hear(self, worker: _Worker) -> Done | None:
+    def receive(self, worker: _Worker) -> JobResult | None:
         """Pass on a worker's next event; its output once it is there, or if it never will be."""
         try:
             said = ray.get(next(worker.messages))
@@ -229,45 +231,45 @@ class _Crew:
         except RayTaskError as error:
             del self.running[worker.messages]
             raise _unable(error) from error
-        if isinstance(said, Done):
+        if isinstance(said, JobResult):
             del self.running[worker.messages]
             return said
-        if isinstance(said, Unreadable):
+        if isinstance(said, UnpickleFailed):
             del self.running[worker.messages]
             return self._unread(worker, said.why)
         self.emit(said)
         return None
 
-    def disband(self) -> None:
+    def shutdown(self) -> None:
         for messages in self.running:
             ray.cancel(messages, force=True)
         self.running.clear()
 
-    def _lost(self, worker: _Worker, error: RayError) -> Done | None:
-        errand, blameless = worker.errand, isinstance(error, _BLAMELESS)
+    def _lost(self, worker: _Worker, error: RayError) -> JobResult | None:
+        job, blameless = worker.job, isinstance(error, _BLAMELESS)
         reason = next(words for kind, words in _LOST.items() if isinstance(error, kind))
-        self.lost[errand.name, blameless] += 1
-        times = self.lost[errand.name, blameless]
+        self.lost[job.name, blameless] += 1
+        times = self.lost[job.name, blameless]
         if times < (NODES if blameless else ATTEMPTS):
-            self.emit(errand.again(reason))
-            self.waiting.appendleft(errand)
+            self.emit(job.retry_event(reason))
+            self.waiting.appendleft(job)
             return None
-        return Done(errand.failed(f"{reason}, {times} times", time.perf_counter() - worker.started))
+        return JobResult(job.failed(f"{reason}, {times} times", time.perf_counter() - worker.started))
 
-    def _unread(self, worker: _Worker, why: str) -> Done | None:
+    def _unread(self, worker: _Worker, why: str) -> JobResult | None:
         """Send less, unless that has happened since."""
-        if worker.parcel is self.shipment.parcel and not self.shipment.can_be_lighter:
+        if worker.payload is self.transport.payload and not self.transport.can_fall_back:
             taken = time.perf_counter() - worker.started
-            return Done(worker.errand.failed(f"a worker could not read the task: {why}", taken))
-        if worker.parcel is self.shipment.parcel:
-            self.shipment.lighten(f"{UNREAD}: {why}")
+            return JobResult(worker.job.failed(f"a worker could not read the task: {why}", taken))
+        if worker.payload is self.transport.payload:
+            self.transport.fall_back(f"{UNREAD}: {why}")
             self.load = self._loaded()
-        self.waiting.appendleft(worker.errand)
+        self.waiting.appendleft(worker.job)
         return None
 
     def _check_nodes(self) -> None:
         """Nobody waits forever for nodes that are gone."""
-        if self.needs.fitting():
+        if self.resources.fitting():
             self.alone_since = None
         elif self.alone_since is None:
             self.alone_since = time.monotonic()

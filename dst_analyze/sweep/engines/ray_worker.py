@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: one errand, its events and then its output, one after the other."""
+"""What runs in a Ray worker: one job, its events and then its output, one after the other."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from dst_analyze.errors import InputError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Event
 from dst_analyze.sweep.data.batches import TensorBatches
-from dst_analyze.sweep.engines.code_bundle import Luggage
+from dst_analyze.sweep.engines.code_bundle import CodeBundle
 from dst_analyze.sweep.engines.engine import attempt
-from dst_analyze.sweep.engines.jobs import Done, Errand
-from dst_analyze.sweep.engines.serialize import Parcel, Rebuilt
+from dst_analyze.sweep.engines.jobs import Job, JobResult
+from dst_analyze.sweep.engines.serialize import PickledRequest, PickledTask
 from dst_analyze.version import __version__
 
 VERSIONS = {"dst-analyze": __version__, "torch": torch.__version__}
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnpickleFailed:
     """A worker's answer if the task arrived but could not be unpacked."""
 
     why: str
 
 
-def pack(parcel: Parcel | Rebuilt) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A parcel as Ray stores it once per node: the data's memory apart, where all workers of a node read the same."""
+def pack(payload: PickledTask | PickledRequest) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """A payload as Ray stores it once per node: the data's memory apart, where all workers of a node read the same."""
     buffers: list[pickle.PickleBuffer] = []
     file = BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(parcel)
+    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(payload)
     return file.getvalue(), buffers
 
 
@@ -71,9 +71,9 @@ def _as_tensor(array: Any) -> torch.Tensor:
 
 
 def work(
-    parcel: tuple[bytes, Sequence[Any]], luggage: Luggage, errand: Errand[Any], versions: dict[str, str]
-) -> Generator[Event | Done | Unreadable, None, None]:
-    """Run one errand. It runs in a thread of its own, so that its events can leave while it goes on."""
+    payload: tuple[bytes, Sequence[Any]], bundle: CodeBundle, job: Job[Any], versions: dict[str, str]
+) -> Generator[Event | JobResult | UnpickleFailed, None, None]:
+    """Run one job. It runs in a thread of its own, so that its events can leave while it goes on."""
     if versions != VERSIONS:
         wrong, wanted = next((name, value) for name, value in versions.items() if VERSIONS[name] != value)
         raise InputError(
@@ -81,23 +81,23 @@ def work(
             place=f"node {platform.node()}",
             hint="results would depend on where a trial runs: install the same version on all of them",
         )
-    said: queue.SimpleQueue[Event | Done | Unreadable] = queue.SimpleQueue()
+    said: queue.SimpleQueue[Event | JobResult | UnpickleFailed] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             try:
-                task = pickle.loads(parcel[0], buffers=parcel[1])
+                task = pickle.loads(payload[0], buffers=payload[1])
             except Exception as error:
-                said.put(Unreadable(headline(error)))
+                said.put(UnpickleFailed(headline(error)))
                 return
-            said.put(Done(attempt(task, errand, said.put)))
+            said.put(JobResult(attempt(task, job, said.put)))
         except BaseException as error:  # such as SystemExit, which would end this thread only
-            said.put(Done(errand.failed(headline(error), 0.0)))
+            said.put(JobResult(job.failed(headline(error), 0.0)))
 
-    with luggage.unpacked():
+    with bundle.unpacked():
         threading.Thread(target=run, daemon=True).start()
         while True:
             message = said.get()
             yield message
-            if isinstance(message, Done | Unreadable):
+            if isinstance(message, JobResult | UnpickleFailed):
                 return

@@ -37,14 +37,14 @@ def threads_per_trial(macs: int, batch_size: int | None) -> int:
     return max(1, min(wanted, MOST_THREADS, cores() // 2, torch.get_num_threads()))
 
 
-def default_jobs(threads: int, errands: int, params: int) -> int:
-    """As many errands at once as there are cores and memory for.
+def default_jobs(threads: int, job_count: int, params: int) -> int:
+    """As many job_count at once as there are cores and memory for.
 
     Measured with `benchmarks/sweep_cost.py`, the demo's 4 trials of 600 steps on 2 cores: two at once, the default
     there, take 0.55 of the time of one at a time on a quiet machine; on one kept busy by others (load 7) 95 s to 94 s.
     """
     fits = free_memory() // 2 // max(1, BYTES_PER_PARAMETER * params)
-    return max(1, min(cores() // threads, errands, fits))
+    return max(1, min(cores() // threads, job_count, fits))
 
 
 def cores() -> int:

@@ -17,7 +17,7 @@ from dst_analyze.model.loading.module_finder import MADE_FROM_FILE
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.sweep.engines.code_bundle import here
+from dst_analyze.sweep.engines.code_bundle import local_path
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.trial import ModelSource, Task
@@ -28,7 +28,7 @@ UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, Runti
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PickledTask:
     """Pickles into the task itself; torch moves its tensors into shared memory, where all workers see the same ones."""
 
     task: Task
@@ -52,7 +52,7 @@ def _sendable(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
     return traced.mode_graphs
 
 
-def own(task: Task) -> Task:
+def copy_for_sending(task: Task) -> Task:
     """The task with copies of what its caller holds.
 
     Sending a tensor moves its memory, in place, to where other processes see it: a numpy array that looks at the same
@@ -67,7 +67,7 @@ def own(task: Task) -> Task:
 
 
 @dataclass(frozen=True)
-class Rebuilt:
+class PickledRequest:
     """Pickles into a task to be planned anew, its data loaded once more: for data that cannot travel."""
 
     request: Request
@@ -75,7 +75,7 @@ class Rebuilt:
 
     def __reduce__(self) -> tuple[object, ...]:
         # Where it arrives there may be other cores and devices: the first plan has decided about them.
-        return Anew, (
+        return ReplannedTask, (
             replace(self.request, model=absolute(self.request.model)),
             self.task.device,
             self.task.threads,
@@ -86,7 +86,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
-class Anew:
+class ReplannedTask:
     """A task that has arrived without its data. Not planned while it is read: a process that is still being made must
     start no others, as a user's loader may."""
 
@@ -98,7 +98,7 @@ class Anew:
     config: SweepConfig
 
     def task(self) -> Task:
-        task = replace(self.request, model=here(self.request.model)).task()
+        task = replace(self.request, model=local_path(self.request.model)).task()
         if other := set(self.layers).symmetric_difference(_layer_names(task)):
             raise ModelError(
                 f"a worker process finds other layers to mask than the sweep: {', '.join(sorted(other)[:3])}",
@@ -108,28 +108,30 @@ class Anew:
         return replace(task, device=self.device, threads=self.threads, warmed=self.warmed, config=self.config)
 
 
-class Shipment:
-    """How a task travels: whole, else as a request to plan it anew, else (``parcel`` is None) not at all."""
+class TaskTransport:
+    """How a task travels: whole, else as a request to plan it anew, else (``payload`` is None) not at all."""
 
-    def __init__(self, task: Task, again: Request | None, emit: Emit, *, light: bool = False) -> None:
-        self.task, self.again, self.emit = task, again, emit
-        self.parcel: Parcel | Rebuilt | None = Rebuilt(again, task) if light and again is not None else Parcel(task)
+    def __init__(self, task: Task, request: Request | None, emit: Emit, *, light: bool = False) -> None:
+        self.task, self.request, self.emit = task, request, emit
+        self.payload: PickledTask | PickledRequest | None = (
+            PickledRequest(request, task) if light and request is not None else PickledTask(task)
+        )
 
     @property
     def light(self) -> bool:
-        return isinstance(self.parcel, Rebuilt)
+        return isinstance(self.payload, PickledRequest)
 
     @property
-    def can_be_lighter(self) -> bool:
-        return isinstance(self.parcel, Parcel) and self.again is not None
+    def can_fall_back(self) -> bool:
+        return isinstance(self.payload, PickledTask) and self.request is not None
 
-    def lighten(self, why: str) -> None:
+    def fall_back(self, why: str) -> None:
         """Send less from now on, and say so."""
-        if isinstance(self.parcel, Parcel) and self.again is not None:
-            self.parcel = Rebuilt(self.again, self.task)
+        if isinstance(self.payload, PickledTask) and self.request is not None:
+            self.payload = PickledRequest(self.request, self.task)
             self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
         else:
-            self.parcel = None
+            self.payload = None
             self.emit(
                 Notice(f"the model or its data cannot be sent to workers ({why}): one training at a time, right here")
             )
@@ -155,13 +157,13 @@ def _user_modules() -> dict[str, str]:
 
 
 def _load(source: ModelSource, names: dict[str, str]) -> tuple[ModelSource, LoadedModel]:
-    source = replace(source, spec=here(source.spec))
+    source = replace(source, spec=local_path(source.spec))
     with preserved_randomness():
         loaded = load_model(source.spec, model_args=source.args)
     own = {file: sys.modules[name] for name, file in _user_modules().items()}
     for name, file in names.items():
-        if here(file) in own:
-            sys.modules.setdefault(name, own[here(file)])  # of the second run, or of another path
+        if local_path(file) in own:
+            sys.modules.setdefault(name, own[local_path(file)])  # of the second run, or of another path
     return source, loaded
 
 

@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import reduce_storage
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def keep_storages_alive() -> Iterator[None]:
     """The memory of all tensors that are pickled meanwhile lives until this is over."""
     alive: list[torch.UntypedStorage] = []
 

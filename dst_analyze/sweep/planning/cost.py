@@ -11,7 +11,7 @@ from statistics import median
 
 import torch
 
-from dst_analyze.model.isolation import copied
+from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.alpha_search import course_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
@@ -95,7 +95,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
 
 def _step_seconds(task: Task, *, masked: bool) -> list[float]:
     built = task.source.build()
-    model = (task.mask(built) if masked else copied(built)).to(task.device.name)
+    model = (task.mask(built) if masked else deep_copy(built)).to(task.device.name)
     optimizer, schedule = task.recipe.start(model)
     times = [time.perf_counter()]
 

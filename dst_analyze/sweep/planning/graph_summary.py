@@ -13,7 +13,7 @@ from dst_analyze.run.record import GraphNode, ModelGraph
 INPUT, OUTPUT = "input", "output"
 
 
-def graph_of(traced: TracedModel) -> ModelGraph | None:
+def summarize_graph(traced: TracedModel) -> ModelGraph | None:
     """The outline of a model, or None where it has no graph.
 
     Only what carries the example's tensors is kept: sizes and constants would draw lines that no activation takes. A

@@ -20,7 +20,7 @@ from dst_analyze.model.isolation import preserved
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.loading.weights import read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
-from dst_analyze.model.user_errors import headline, is_out_of_memory, running
+from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE, SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, asked_scale, on_collapse_of
@@ -42,7 +42,7 @@ from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
-from dst_analyze.sweep.planning.preflight import built, gradient_noise, rehearsed
+from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import main_output, split_batch
 from dst_analyze.sweep.training.recipe import PAPER_EPOCHS, Recipe
@@ -58,7 +58,7 @@ class Plan:
     manifest: Manifest
     out: Path
     existing: Existing
-    again: Request | None  # how another process can plan the same, if it can
+    request: Request | None  # how another process can plan the same, if it can
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ def plan_sweep(
     root = Path(data_root)
     planned = _planned(model, data, root, download, args, options, check, factor)
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
-    again = Request(model, data, root, args, options) if named else None
-    return Plan(planned.task, _manifest(planned), paths[0], existing, again)
+    request = Request(model, data, root, args, options) if named else None
+    return Plan(planned.task, _manifest(planned), paths[0], existing, request)
 
 
 def _planned(
@@ -136,7 +136,7 @@ def _planned(
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
     source = _source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
-        loaded = built(source)
+        loaded = load_trainable(source)
         if isinstance(data, str):
             found = _named_data(loaded, data, config, root, download=download)
         else:
@@ -166,7 +166,7 @@ def _planned(
             threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
         )
-        task = rehearsed(task, loaded, found.description)
+        task = run_preflight(task, loaded, found.description)
         noise = gradient_noise(task, loaded.model) if factor is None else None
         travel = Travel(task.recipe, noise, factor or asked_scale(config))
         task = replace(task, config=config.scaled(travel.factor))
@@ -270,7 +270,7 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
 
     if loaded.example_inputs is not None or data is None:
         return trace(find_example_inputs(loaded))
-    with running("the training data", DataError, file=loaded.file):
+    with user_code("the training data", DataError, file=loaded.file):
         inputs = split_batch(first_batch(data.train, place=data.description), loaded.model)[0]
     size = inputs.batch_size
     try:

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from dst_analyze.errors import DataError, DstError, ModelError, at
 from dst_analyze.masking.masked import MaskedModel, refuse_masked
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.isolation import copied, refuse_lazy
+from dst_analyze.model.isolation import deep_copy, refuse_lazy
 from dst_analyze.model.loading.load import LoadedModel, load_model
-from dst_analyze.model.user_errors import is_out_of_memory, running
+from dst_analyze.model.user_errors import is_out_of_memory, user_code
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
 from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.training.objective import IGNORED, class_scores, is_classification, main_output, split_batch
@@ -29,7 +29,7 @@ from dst_analyze.text import short
 # --- the model ------------------------------------------------------------------------------------------------------
 
 
-def built(source: ModelSource) -> LoadedModel:
+def load_trainable(source: ModelSource) -> LoadedModel:
     """The model, fit to be trained; where there is no memory for it, what there would be memory for."""
     try:
         loaded = source.load()
@@ -96,7 +96,7 @@ def _refuse_labels(scores: torch.Tensor, labels: torch.Tensor, all_labels: torch
         )
 
 
-def rehearsed(task: Task, loaded: LoadedModel, place: str) -> Task:
+def run_preflight(task: Task, loaded: LoadedModel, place: str) -> Task:
     """The task as it is to be run: one step was taken, with channels innermost if the model has it so.
 
     What the first step fails on is only believed where the second fails, too.
@@ -113,14 +113,14 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
 
     Returns the task with what that has shown: whether it is a classification, and in which form it is trained.
     """
-    with running("the training data", DataError, file=loaded.file):
+    with user_code("the training data", DataError, file=loaded.file):
         batch = task.device.moved(first_batch(task.train_data, place=place))
     _refuse_nan(_looked_at(task.train_data, batch), place)
     masked = task.mask(loaded.model).to(task.device.name)
     inputs = task.objective(loaded.model).inputs(batch)
     doing = "a training step on the first batch"
     try:
-        with at(place), running(doing, DataError, file=loaded.file, hint=_expected(inputs, task.traced.inputs)):
+        with at(place), user_code(doing, DataError, file=loaded.file, hint=_expected(inputs, task.traced.inputs)):
             outputs = _step(task, loaded, masked, batch, place)
     except DataError as error:
         if is_out_of_memory(error.__cause__):
@@ -131,7 +131,7 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
     accuracy = is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
     objective = replace(task.objective(loaded.model), accuracy=accuracy)
     hint = "do test data look like training data?"
-    with at(place), running("scoring the first test batch", DataError, file=loaded.file, hint=hint):
+    with at(place), user_code("scoring the first test batch", DataError, file=loaded.file, hint=hint):
         test = first_batch(task.test_data, place="test_data()")
         if task.test_data is not task.train_data:
             _refuse_nan(_looked_at(task.test_data, test), "test_data()")
@@ -184,7 +184,7 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
         return None
     seed = task.config.seeds[0]
     with seeded(seed):
-        settled, objective = copied(model).to(task.device.name), task.objective(model)
+        settled, objective = deep_copy(model).to(task.device.name), task.objective(model)
         with suppress(DivergedError):  # a matter for the trials
             train(
                 settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,

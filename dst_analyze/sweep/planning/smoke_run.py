@@ -56,4 +56,4 @@ def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any])
     train = FewBatches(task.train_data)
     few = replace(task, train_data=train, test_data=train if test is task.train_data else FewBatches(test))
     # Not to be planned again by workers, who would read all the data.
-    return replace(plan, task=few, out=named or plan.out.with_name(plan.out.name + SUFFIX), again=None)
+    return replace(plan, task=few, out=named or plan.out.with_name(plan.out.name + SUFFIX), request=None)

@@ -30,8 +30,8 @@ class Magnitudes:
         """
         if threshold <= 0:
             return dict.fromkeys(self.layers, 1.0)
-        heights = {name: min(threshold, most * mean) if mean else threshold for name, mean in self.means.items()}
-        return {n: 1 - np.searchsorted(v, heights[n], side="right") / len(v) for n, v in self.layers.items()}
+        limits = {name: min(threshold, most * mean) if mean else threshold for name, mean in self.means.items()}
+        return {n: 1 - np.searchsorted(v, limits[n], side="right") / len(v) for n, v in self.layers.items()}
 
     def model_kept(self, threshold: float, most: float = math.inf) -> float:
         """The share of all weights that this leaves."""

@@ -13,7 +13,7 @@ from torch import nn
 from dst_analyze.masking.layer import MaskedLayer
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.run.events import Emit, TrialStep
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, late
+from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, last_quarter
 from dst_analyze.sweep.training.early_stop import Stability
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
@@ -113,7 +113,7 @@ class Readings:
         return float(self._late().min()) if self.totals and self.masked else None
 
     def _late(self) -> pd.Series[float]:
-        return late(self.step_frame())["remaining"]
+        return last_quarter(self.step_frame())["remaining"]
 
     def resets(self) -> dict[str, int]:
         return _counted(self.masked.resets if self.masked else {})

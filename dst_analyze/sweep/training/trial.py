@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from dst_analyze.masking.layer import lay_out, units_of
+from dst_analyze.masking.layer import flat_layout, units_of
 from dst_analyze.masking.masked import AskedForm, MaskedModel, mask_model
-from dst_analyze.model.isolation import copied, preserved_randomness
+from dst_analyze.model.isolation import deep_copy, preserved_randomness
 from dst_analyze.model.loading.load import LoadedModel, load_model
-from dst_analyze.model.loading.weights import Weights, draw_anew, put_weights
+from dst_analyze.model.loading.weights import Weights, put_weights, reinitialize
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
@@ -64,9 +64,9 @@ class ModelSource:
     def untrained(self) -> nn.Module:
         """A model of its own with weights drawn from the seed that is set: by its code, or, where it is an object that
         has been built (and perhaps trained) before, by each module that can."""
-        model = copied(replace(self, weights=None).build())
+        model = deep_copy(replace(self, weights=None).build())
         if isinstance(self.spec, nn.Module):
-            draw_anew(model)
+            reinitialize(model)
         return model
 
 
@@ -105,7 +105,7 @@ class Task:
         weights = self._weights(model)
         if self.recipe.unit == "one":
             return Magnitudes(weights)
-        units = units_of(lay_out(self.traced.layers, self.config.threshold), list(weights.values()))
+        units = units_of(flat_layout(self.traced.layers, self.config.threshold), list(weights.values()))
         return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
 
     def _weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -152,7 +152,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
             )
 
         # A model that its file or its caller built once is the same object every time: train a copy of it.
-        model: nn.Module | MaskedModel = copied(built).to(task.device.name)
+        model: nn.Module | MaskedModel = deep_copy(built).to(task.device.name)
         readings = read(model)
         try:
             if task.recipe.warm_up:
@@ -196,7 +196,7 @@ def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
     key = TrialKey(None, *start)
     with seeded(key.seed):
         built = task.source.build()
-        model = copied(built).to(task.device.name)
+        model = deep_copy(built).to(task.device.name)
         try:
             _warm_up(task, model, key, task.objective(built), on_step)
         except DivergedError:
