@@ -1,6 +1,6 @@
 """How many seeds and alphas are enough? Tau to the long run of every part of a sweep that has several of them.
 
-    python benchmarks/enough.py [--shared ../shared]
+    python experiments/enough.py [--shared ../shared]
 
 Reads what short_sweep.py has kept. A part has some of the sweep's alphas and some of its seeds; in the table stands the
 mean over all parts with as many of each.

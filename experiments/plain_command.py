@@ -1,6 +1,6 @@
 """What the plain command says: `dst-analyze MODEL --alphas 1e-7,1e-6,1e-5` and nothing else, on many nets.
 
-    python benchmarks/plain_command.py [--shared ../shared] [--net NAME ...] [--read | --table]
+    python experiments/plain_command.py [--shared ../shared] [--net NAME ...] [--read | --table]
 
 Each net is run by the real command, in a process of its own, with its data but no other option; what takes too long on
 two cores is shortened, and says so. Runs are kept under ``--runs`` and not repeated; ``--read`` ranks and slims those
@@ -42,11 +42,11 @@ NETS = {
     "demo": Net("demo, digits", "example:demo"),
     "lenet-300-100": Net("LeNet-300-100, MNIST", "example:lenet-300-100", MNIST),
     "lenet-5": Net("LeNet-5-Caffe, MNIST", "example:lenet-5-caffe", MNIST),
-    "mlp_sgd": Net("MLP of 5 layers, MNIST 14x14 *", "benchmarks/plain/mlp_sgd.py"),
-    "vgg": Net("VGG-16, quarter width, CIFAR-10", "benchmarks/nets.py:vgg", CIFAR, ("--steps", "600")),
-    "small_resnet": Net("ResNet-14, CIFAR-10", "benchmarks/nets.py:small_resnet", CIFAR),
-    "wide_resnet": Net("WideResNet-16-2, CIFAR-10", "benchmarks/nets.py:wide_resnet", CIFAR, ("--steps", "600")),
-    "residual_sgd": Net("residual CNN, CIFAR-10 16x16 *", "benchmarks/plain/residual_sgd.py"),
+    "mlp_sgd": Net("MLP of 5 layers, MNIST 14x14 *", "experiments/plain/mlp_sgd.py"),
+    "vgg": Net("VGG-16, quarter width, CIFAR-10", "experiments/nets.py:vgg", CIFAR, ("--steps", "600")),
+    "small_resnet": Net("ResNet-14, CIFAR-10", "experiments/nets.py:small_resnet", CIFAR),
+    "wide_resnet": Net("WideResNet-16-2, CIFAR-10", "experiments/nets.py:wide_resnet", CIFAR, ("--steps", "600")),
+    "residual_sgd": Net("residual CNN, CIFAR-10 16x16 *", "experiments/plain/residual_sgd.py"),
     "resnet-20": Net("ResNet-20, digits", "example:resnet-20", shortened=("--steps", "300")),
     "resnet-56": Net("ResNet-56, digits", "example:resnet-56", shortened=SMALL),
     "mobilenet-v2": Net("MobileNetV2-like, digits", "example:mobilenet-v2", shortened=SMALL),
@@ -54,13 +54,13 @@ NETS = {
     "resnet-50": Net("ResNet-50, digits at 224x224", "example:resnet-50", shortened=TINY),
     "wide-resnet-16-8": Net("WideResNet-16-8, digits", "example:wide-resnet-16-8", shortened=TINY),
     "wide-resnet-28-8": Net("WideResNet-28-8, digits", "example:wide-resnet-28-8", shortened=TINY),
-    "cnn_adamw": Net("CNN of 9 layers, CIFAR-10 16x16, AdamW *", "benchmarks/plain/cnn_adamw.py"),
-    "vit": Net("small ViT, MNIST, Adam", "benchmarks/small_vit.py:vit", MNIST),
+    "cnn_adamw": Net("CNN of 9 layers, CIFAR-10 16x16, AdamW *", "experiments/plain/cnn_adamw.py"),
+    "vit": Net("small ViT, MNIST, Adam", "experiments/small_vit.py:vit", MNIST),
     "small-vit": Net("small ViT, digits, AdamW", "example:small-vit", shortened=("--steps", "300")),
     "mlp-mixer": Net("MLP-Mixer, digits, AdamW", "example:mlp-mixer", shortened=("--steps", "300")),
-    "rows_transformer": Net("transformer on rows, MNIST 14x14, AdamW *", "benchmarks/plain/rows_transformer.py"),
+    "rows_transformer": Net("transformer on rows, MNIST 14x14, AdamW *", "experiments/plain/rows_transformer.py"),
     "char-gru": Net("character GRU, Adam", "example:char-gru"),
-    "gru_adam": Net("GRU on rows, MNIST 14x14, Adam *", "benchmarks/plain/gru_adam.py"),
+    "gru_adam": Net("GRU on rows, MNIST 14x14, Adam *", "experiments/plain/gru_adam.py"),
     "lstm-a": Net("LSTM-a, MNIST, Adam", "example:lstm-a", MNIST, ("--steps", "600")),
     "lstm-b": Net("LSTM-b, MNIST, Adam", "example:lstm-b", MNIST, ("--steps", "300")),
 }

@@ -1,6 +1,6 @@
 """Planted redundancy: is the planted layer found, seed by seed, and its un-planted control not?
 
-    OMP_NUM_THREADS=1 python benchmarks/planted.py [--runs DIR] [--only wide,neck] [--seeds 10]
+    OMP_NUM_THREADS=1 python experiments/planted.py [--runs DIR] [--only wide,neck] [--seeds 10]
 
 Trains the nets of tests/support/planted.py on the embedded digits with the default recipe and three alphas. Shown:
 on how many seeds, each ranked by itself, the planted layer stands at its end of the ranking by redundancy and by

@@ -1,6 +1,6 @@
 """Is planted width taken back? A chain with one layer four times as wide, slimmed to the size it would have without.
 
-    OMP_NUM_THREADS=1 python benchmarks/planted_width.py --runs DIR [--only linear-0 conv-3 ...] [--seeds 2]
+    OMP_NUM_THREADS=1 python experiments/planted_width.py --runs DIR [--only linear-0 conv-3 ...] [--seeds 2]
 
 For each place in a chain of four linear layers of 32 (ReLU between them) and of four convolutions of 16 (batch norm,
 ReLU, one pooling) on the embedded digits: a sweep with default options, then the widths of the plan whose target are

@@ -1,7 +1,7 @@
 """How much of a long run's ranking does a short sweep see? Sweeps of several lengths and recipes against long runs.
 
-    python benchmarks/short_sweep.py [--shared ../shared] [--net vgg] [--recipe "a tenth"]
-    python benchmarks/short_sweep.py --figure docs/short-sweeps.png
+    python experiments/short_sweep.py [--shared ../shared] [--net vgg] [--recipe "a tenth"]
+    python experiments/short_sweep.py --figure docs/short-sweeps.png
 
 The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
 clock. A recipe is a shorter sweep, with options that users have; its alphas (literal) leave 70, 30 and 10 % at its
@@ -9,7 +9,7 @@ length, unless strength is what is tried. Steps are those with masks; a warm-up 
 read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
 no new references. The lines of ``--out`` are made anew from what is there, and say so (`kept`). Others stay, from when
 readings were not kept: those of VGG and ResNet-14 are by other long runs. The references of `vgg` and of `wide_resnet`
-with seed 0 are the trials of benchmarks/paper/run.py; what was trained for this alone is in bfloat16 where that is
+with seed 0 are the trials of experiments/paper/run.py; what was trained for this alone is in bfloat16 where that is
 faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
@@ -59,12 +59,12 @@ class Net:
 
 
 NETS = {
-    "vgg": Net("VGG-16, narrow", "benchmarks/nets.py:vgg", CIFAR, {"lr": 0.05}),
-    "wide_resnet": Net("WideResNet-16-2", "benchmarks/nets.py:wide_resnet", CIFAR, {"lr": 0.05}),
-    "resnet": Net("ResNet-14, small", "benchmarks/nets.py:small_resnet", CIFAR, {"lr": 0.05}),
-    "vit": Net("a small ViT", "benchmarks/small_vit.py:vit", "mnist"),
+    "vgg": Net("VGG-16, narrow", "experiments/nets.py:vgg", CIFAR, {"lr": 0.05}),
+    "wide_resnet": Net("WideResNet-16-2", "experiments/nets.py:wide_resnet", CIFAR, {"lr": 0.05}),
+    "resnet": Net("ResNet-14, small", "experiments/nets.py:small_resnet", CIFAR, {"lr": 0.05}),
+    "vit": Net("a small ViT", "experiments/small_vit.py:vit", "mnist"),
     "demo": Net("the demo net", "example:demo", "digits"),
-    "lenet_5": Net("LeNet-5", "benchmarks/paper/lenets.py:lenet_5", "mnist"),
+    "lenet_5": Net("LeNet-5", "experiments/paper/lenets.py:lenet_5", "mnist"),
 }
 
 

@@ -1,6 +1,6 @@
 """Does a suggestion hold? Slim nets of several sizes against the dense net and nets thinned without its evidence.
 
-    python benchmarks/slim_proof.py --net lenet_5 --out proof.jsonl [--shared ../shared] [--seeds 3] [--sizes ...]
+    python experiments/slim_proof.py --net lenet_5 --out proof.jsonl [--shared ../shared] [--seeds 3] [--sizes ...]
 
 For one net: a sweep (kept beside the results, resumed), then every contender of every size trained from scratch with
 every seed. Each training is a line of the results; what stands there is not repeated, so it can be stopped at any time.
@@ -50,9 +50,9 @@ from dst_analyze.sweep.training.trial import Task
 
 NETS = {
     "demo": ("dst_analyze/examples/demo.py", None),
-    "lenet_5": ("benchmarks/nets.py:lenet_5", "mnist"),
-    "vgg": ("benchmarks/nets.py:vgg", "npz:{shared}/data/cifar10-20k.npz"),
-    "resnet": ("benchmarks/nets.py:small_resnet", "npz:{shared}/data/cifar10-20k.npz"),
+    "lenet_5": ("experiments/nets.py:lenet_5", "mnist"),
+    "vgg": ("experiments/nets.py:vgg", "npz:{shared}/data/cifar10-20k.npz"),
+    "resnet": ("experiments/nets.py:small_resnet", "npz:{shared}/data/cifar10-20k.npz"),
 }
 SIZES = ("params=0.5", "params=0.25", "params=0.1", "macs=0.5")
 CONTENDERS = (*RULES, "cost", "fan-in", "uniform", "random", "torch-pruning")

@@ -1,6 +1,6 @@
 """The example's vision transformer for MNIST, small enough for runs of full length on one core.
 
-For benchmarks/short_sweep.py. Sixteen patches of 7x7; trained with Adam.
+For experiments/short_sweep.py. Sixteen patches of 7x7; trained with Adam.
 """
 
 from __future__ import annotations

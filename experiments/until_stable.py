@@ -1,6 +1,6 @@
 """Where would --until-stable have ended trials of full length, and how far was their order then that of their end?
 
-    python benchmarks/until_stable.py reports/paper-vgg-16 reports/vgg-16-narrow reports/resnet-14 ...
+    python experiments/until_stable.py reports/paper-vgg-16 reports/vgg-16-narrow reports/resnet-14 ...
 
 Reads run folders, trains nothing. A line for each earliest end, window and agreement that is tried: the mean length of
 the trials, and Kendall's tau of the order where they would have ended to the median of their last quarter.

@@ -1,6 +1,6 @@
 """How much of a long run's order shorter sweeps have, as measured on the reference nets.
 
-Measured with benchmarks/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets are
+Measured with experiments/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets are
 few: another one may differ.
 """
 

@@ -1,7 +1,7 @@
 """Table 1 read as it should be: accuracy on all test images at the moment a net has no more weights than the paper's.
 
-    python benchmarks/paper/at_ratio.py --data-root ../shared/data --out table-1.jsonl lenet-5-caffe lstm-a
-    python benchmarks/paper/at_ratio.py --out table-1.jsonl --table
+    python experiments/paper/at_ratio.py --data-root ../shared/data --out table-1.jsonl lenet-5-caffe lstm-a
+    python experiments/paper/at_ratio.py --out table-1.jsonl --table
 
 A layer that keeps 1 % has its thresholds reset, so that the remaining ratio of LeNet-5-Caffe is a sawtooth: what it is
 at the last step is luck, and at no alpha tried does its median over the last quarter come near the paper's ratio.
@@ -46,7 +46,7 @@ from dst_analyze.sweep.training.recipe import SCHEDULES
 from dst_analyze.sweep.training.train import evaluate, train
 from dst_analyze.sweep.training.trial import seeded
 
-LSTMS = "benchmarks/paper/lstms.py"
+LSTMS = "experiments/paper/lstms.py"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The tables of docs/evidence.md, from the run folders that `run.py` has made; what is not there yet is left out.
 
-python benchmarks/paper/evidence.py --runs paper
+python experiments/paper/evidence.py --runs paper
 """
 
 from __future__ import annotations

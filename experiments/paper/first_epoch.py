@@ -1,6 +1,6 @@
 """Figure 4: what remains of each layer of LeNet-300-100 at every step of the first epoch, and over all twenty.
 
-    python benchmarks/paper/first_epoch.py --data-root ../shared/data --runs paper --out docs/first-epoch.png
+    python experiments/paper/first_epoch.py --data-root ../shared/data --runs paper --out docs/first-epoch.png
 
 The first epoch is trained here, with the paper's optimizer and alpha 5e-4; the whole training is read from the run
 `thresholds-vector` of `run.py`, which has the same options.

@@ -1,7 +1,7 @@
 """The paper's experiments, each a sweep of this tool in a run folder of its own: stopped at any time, it goes on there.
 
-    python benchmarks/paper/run.py --data-root ../shared/data --out paper lenet-300-100 vgg ...
-    python benchmarks/paper/run.py --list
+    python experiments/paper/run.py --data-root ../shared/data --out paper lenet-300-100 vgg ...
+    python experiments/paper/run.py --list
 
 From the project's root, as a run names its model's file as it is named here. Without names all of them, which takes
 many hours on two cores. `evidence.py` makes the tables of docs/evidence.md from what is there; each run's report.html
@@ -17,7 +17,7 @@ from typing import Any
 
 from dst_analyze.analysis import analyze
 
-NETS, LENETS = "benchmarks/nets.py", "benchmarks/paper/lenets.py"
+NETS, LENETS = "experiments/nets.py", "experiments/paper/lenets.py"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.report.page import render
 from dst_analyze.report.summary import summary_of
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
+FOLDER = Path(__file__).parents[2] / "experiments" / "results"
 RESULTS, READINGS = FOLDER / "short_sweep.jsonl", FOLDER / "readings"
 NETS = {
     "demo": "a CNN of 5 layers on digits", "vgg": "VGG-16 of quarter width", "wide_resnet": "WideResNet-16-2",
