@@ -6,11 +6,11 @@
 The reference of a net is a sweep of full length: masks from the start, thresholds in one unit and on the weights' own
 clock. A recipe is a shorter sweep, with options that users have; its alphas (literal) leave 70, 30 and 10 % at its
 length, unless strength is what is tried. Steps are those with masks; a warm-up has as many, once for each seed. What is
-read of each trial is kept under ``--readings``, so that all of this can be stopped at any time, and a new recipe needs
-no new references. The lines of ``--out`` are made anew from what is there, and say so (`kept`). Others stay, from when
-readings were not kept: those of VGG and ResNet-14 are by other long runs. The references of `vgg` and of `wide_resnet`
-with seed 0 are the trials of experiments/paper/run.py; what was trained for this alone is in bfloat16 where that is
-faster.
+read of each trial is kept under ``--readings``, in one table for each net, so that all of this can be stopped at any
+time, and a new recipe needs no new references. The lines of ``--out`` are made anew from what is there, and say so
+(`kept`). Others stay, from when readings were not kept: those of VGG and ResNet-14 are by other long runs. The
+references of `vgg` and of `wide_resnet` with seed 0 are the trials of experiments/paper/run.py; what was trained for
+this alone is in bfloat16 where that is faster.
 
 For every recipe: Kendall's tau of its ranking to the reference's, over all of the reference's alphas and seeds and at
 its strongest alpha alone. Floors are the tau of the null's ranking, which is what the initial weights alone would say,
@@ -41,12 +41,12 @@ from dst_analyze.ranking.statistics import kendalls_tau
 from dst_analyze.run.events import nobody
 from dst_analyze.run.record import TrialKey, late
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.training.trial import Task, run_trial
-from dst_analyze.sweep.training.warm_start import Origin, origin
+from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up
+from dst_analyze.sweep.training.warm_start import missing_starts
 
 RESULTS = Path(__file__).parent / "results"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
-KEPT = ["step", "layer", "remaining", "resets", "null"]
+KEPT = ["recipe", "alpha", "seed", "step", "layer", "remaining", "resets", "null"]
 LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
 
 
@@ -193,8 +193,23 @@ def sizes_of(net: str, shared: str) -> pd.Series:
 # --- training -------------------------------------------------------------------------------------------------------
 
 
-def file_of(sweep: Sweep, alpha: float, seed: int, folder: Path) -> Path:
-    return folder / f"{sweep.net}, {sweep.recipe}" / f"alpha={alpha:g},seed={seed}.csv"
+def kept_readings(sweep: Sweep, folder: Path) -> pd.DataFrame:
+    """Return what is kept of a sweep's trials, from the table of its net; empty if there is nothing."""
+    file = folder / f"{sweep.net}.csv"
+    if not file.exists():
+        return pd.DataFrame(columns=KEPT)
+    table = pd.read_csv(file, dtype={"layer": str}, converters={"alpha": float})
+    wanted = table["alpha"].isin(sweep.alphas) & table["seed"].isin(sweep.seeds)
+    return table[(table["recipe"] == sweep.recipe) & wanted]
+
+
+def keep_readings(sweep: Sweep, alpha: float, seed: int, frame: pd.DataFrame, folder: Path) -> None:
+    """Append a trial to the table of its net, in one write so that a stopped script leaves no part of a trial."""
+    file = folder / f"{sweep.net}.csv"
+    folder.mkdir(parents=True, exist_ok=True)
+    table = frame.assign(recipe=sweep.recipe, alpha=alpha, seed=seed)[KEPT].round({"remaining": 5, "null": 5})
+    with file.open("a") as out:
+        out.write(table.to_csv(index=False, header=not file.stat().st_size))
 
 
 def keys(sweep: Sweep) -> Iterator[tuple[float, int]]:
@@ -203,19 +218,19 @@ def keys(sweep: Sweep) -> Iterator[tuple[float, int]]:
 
 def train(sweep: Sweep, shared: str, folder: Path) -> None:
     """What is missing of it."""
-    missing = [key for key in keys(sweep) if not file_of(sweep, *key, folder).exists()]
+    there = set(kept_readings(sweep, folder)[["alpha", "seed"]].itertuples(index=False, name=None))
+    missing = [key for key in keys(sweep) if key not in there]
     if not missing:
         return
     task = task_of(NETS[sweep.net], shared, steps=sweep.steps, alphas=list(sweep.alphas), **sweep.options)
-    warmed: dict[Origin, bytes] = {}
-    for key in missing:
-        trial, file = TrialKey(*key, control=sweep.shuffled), file_of(sweep, *key, folder)
-        output = run_trial(replace(task, warmed=warmed), trial, nobody)
-        if output.warmed is not None:
-            warmed[origin(trial)] = output.warmed
-        file.parent.mkdir(parents=True, exist_ok=True)
-        output.readings[KEPT].round(5).to_csv(file, index=False)
-        print(f"{file}: {output.result.status}, {output.seconds:.0f} s", flush=True)
+    trials = [TrialKey(*key, control=sweep.shuffled) for key in missing]
+    starts = missing_starts(trials, ()) if task.recipe.warm_up else []
+    warmed = {start: train_warm_up(task, start, lambda step, loss: False) for start in starts}
+    task = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
+    for key, trial in zip(missing, trials, strict=True):
+        output = run_trial(task, trial, nobody)
+        keep_readings(sweep, *key, output.readings, folder)
+        print(f"{sweep.net}, {sweep.recipe}, {trial.name}: {output.result.status}, {output.seconds:.0f} s", flush=True)
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -223,13 +238,8 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
 
 def readings(sweep: Sweep, folder: Path) -> pd.DataFrame | None:
     """All that was read of a sweep; None where trials are missing."""
-    files = {key: file_of(sweep, *key, folder) for key in keys(sweep)}
-    if not all(file.exists() for file in files.values()):
-        return None
-    return pd.concat(
-        pd.read_csv(file, dtype={"layer": str}).assign(alpha=alpha, seed=seed)
-        for (alpha, seed), file in files.items()
-    )  # fmt: skip
+    frame = kept_readings(sweep, folder)
+    return frame if len(frame.groupby(["alpha", "seed"])) == len(list(keys(sweep))) else None
 
 
 @dataclass(frozen=True)
