@@ -25,7 +25,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # run from anywhere, installed or not
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "support")]  # run from anywhere
 
 import zoo_models  # noqa: E402
 import zoo_packages  # noqa: E402
@@ -85,11 +86,12 @@ def _in_a_process(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     """Everything about one model, as far as it gets."""
     import torch
+    from slim_checks import planned_shapes
 
     from dst_analyze.channels.coupling import couple
     from dst_analyze.model.tracing.trace import trace_model
     from dst_analyze.slimming.planning.budget import TOLERANCE
-    from dst_analyze.slimming.surgery.build import planned_shapes, slim
+    from dst_analyze.slimming.surgery.build import slim
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -202,9 +204,10 @@ def _round_trip(module: Any, tensors: list[Any]) -> bool:
 def _difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
     """Between the slim model and the model with its removed channels silenced, relative to how far inputs differ."""
     import torch
+    from slim_checks import silenced
     from torch.utils._pytree import tree_leaves
 
-    from dst_analyze.slimming.surgery.build import silenced, slim
+    from dst_analyze.slimming.surgery.build import slim
 
     small = _steady(slim(traced, removal, coupling=coupling), dtype)
     large = _steady(silenced(traced, removal, coupling=coupling), dtype)
