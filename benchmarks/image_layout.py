@@ -11,19 +11,20 @@ import argparse
 import copy
 import statistics
 import time
+from functools import partial
 
-import nets
 import torch
 from masked_step import stepper
 
 from dst_analyze import mask_model
+from dst_analyze.examples import lenet_5_caffe, resnet_20, small_vit, vgg_16
 from dst_analyze.sweep.training.device import Device
 
 NETS = {
-    "lenet_5": (nets.lenet_5, (64, 1, 28, 28)),
-    "vgg": (nets.vgg, (64, 3, 32, 32)),
-    "small_resnet": (nets.small_resnet, (64, 3, 32, 32)),
-    "vit": (nets.vit, (64, 3, 32, 32)),
+    "lenet_5": (lenet_5_caffe.build_model, (64, 1, 28, 28)),
+    "vgg": (partial(vgg_16.build_model, width=0.25), (64, 3, 32, 32)),
+    "small_resnet": (partial(resnet_20.build_model, blocks=2, stride=2), (64, 3, 32, 32)),
+    "vit": (small_vit.build_model, (64, 3, 32, 32)),
 }
 
 

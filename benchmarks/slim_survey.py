@@ -6,7 +6,7 @@
 For each model half of the units of every removable group leave at random; with ``--target-params`` what a plan of that
 size removes, from densities drawn at random. Then: is the budget met to 2 %; does every parameter have the planned
 shape; does the slim model run forward and backward in training mode at two batch sizes; does it compute what the model
-computes whose removed channels were silenced (`exact`: groups whose removal can be exact, in float64, or in float32
+computes whose removed channels were zeroed (`exact`: groups whose removal can be exact, in float64, or in float32
 where the model insists on it); does its source build it again with identical outputs. One process per model, one line
 of JSON each; lines already in FILE are kept.
 """
@@ -25,7 +25,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]  # run from anywhere, installed or not
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "support")]  # run from anywhere
 
 import zoo_models  # noqa: E402
 import zoo_packages  # noqa: E402
@@ -85,11 +86,12 @@ def _in_a_process(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     """Everything about one model, as far as it gets."""
     import torch
+    from slim_checks import planned_shapes
 
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.model.tracing.trace import trace_model
     from dst_analyze.slimming.planning.budget import TOLERANCE
-    from dst_analyze.slimming.surgery.build import planned_shapes, slim
+    from dst_analyze.slimming.surgery.build import slim
 
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -200,11 +202,12 @@ def _round_trip(module: Any, tensors: list[Any]) -> bool:
 
 
 def _difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
-    """Between the slim model and the model with its removed channels silenced, relative to how far inputs differ."""
+    """Between the slim model and the model with its removed channels zeroed, relative to how far inputs differ."""
     import torch
+    from slim_checks import zero_removed
     from torch.utils._pytree import tree_leaves
 
-    from dst_analyze.slimming.surgery.build import slim, zero_removed
+    from dst_analyze.slimming.surgery.build import slim
 
     small = _steady(slim(traced, removal, coupling=coupling), dtype)
     large = _steady(zero_removed(traced, removal, coupling=coupling), dtype)

@@ -114,15 +114,6 @@ class Coupling:
             if not group.removable
         )
 
-    @cached_property
-    def layer_groups(self) -> dict[str, tuple[str, ...]]:
-        """The groups each layer's outputs belong to."""
-        found: dict[str, list[str]] = {}
-        for group in self.groups:
-            for layer in group.layers("produces"):
-                found.setdefault(layer, []).append(group.name)
-        return {layer: tuple(names) for layer, names in found.items()}
-
     def group(self, name: str) -> Group:
         return next(group for group in self.groups if group.name == name)
 

@@ -170,10 +170,3 @@ def masked_weights(
     """P for each weight of a group, differentiable in the weights and in the flat thresholds."""
     masked = _MaskedWeights.apply(masking, kernels, counts, thresholds, *weights)  # type: ignore[no-untyped-call]
     return tuple(masked)
-
-
-def masked_weight(weight: torch.Tensor, threshold: torch.Tensor, estimator: str = "long-tail") -> torch.Tensor:
-    """P for one weight; the threshold broadcasts against it (``t[:, None]`` for one per row of a matrix)."""
-    shape = (1,) * (weight.ndim - threshold.ndim) + tuple(threshold.shape)
-    masking = Masking(estimator, (tuple(weight.shape),), (shape,), (threshold.numel(),))
-    return masked_weights(masking, EAGER, threshold.reshape(-1), [weight])[0]

@@ -1,7 +1,7 @@
 """How much of a long run's order shorter sweeps have, as measured on the reference nets.
 
-Measured with benchmarks/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets are
-few: another one may differ.
+Measured with experiments/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets
+are few: another one may differ.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Measured:
         counts = self.layers["params"].to_numpy(float)
         return None if np.isnan(counts).any() else counts
 
-    def rows(self, *, control: bool = False, status: str = USED) -> np.ndarray:
-        """Which trials are of this kind."""
-        chosen: np.ndarray = ((self.trials["control"] == control) & (self.trials["status"] == status)).to_numpy(bool)
+    def rows(self, *, control: bool = False) -> np.ndarray:
+        """Return which trials are used: of the sweep, or of its control."""
+        chosen: np.ndarray = ((self.trials["control"] == control) & (self.trials["status"] == USED)).to_numpy(bool)
         return chosen
 
     def take(self, layers: np.ndarray) -> Measured:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, levels
-from dst_analyze.masking.masked_weight import EAGER, Masking, bool_mask, masked_weight
+from dst_analyze.masking.masked_weight import EAGER, Masking, bool_mask, masked_weights
+
+
+def masked_weight(weight: torch.Tensor, threshold: torch.Tensor, estimator: str = "long-tail") -> torch.Tensor:
+    """Return P for one weight; the threshold broadcasts against it (``t[:, None]`` for one per row of a matrix)."""
+    shape = (1,) * (weight.ndim - threshold.ndim) + tuple(threshold.shape)
+    masking = Masking(estimator, (tuple(weight.shape),), (shape,), (threshold.numel(),))
+    return masked_weights(masking, EAGER, threshold.reshape(-1), [weight])[0]
 
 
 class Step(torch.autograd.Function):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from slim_checks import zero_removed
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,7 +29,7 @@ from dst_analyze import (
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.rule_call import Act, Call
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.slimming.surgery.build import slim, zero_removed
+from dst_analyze.slimming.surgery.build import slim
 
 ROOT = Path(__file__).parents[2]
 

@@ -19,7 +19,7 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.report.page import render
 from dst_analyze.report.summary import summary_of
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
+FOLDER = Path(__file__).parents[2] / "experiments" / "results"
 RESULTS, READINGS = FOLDER / "short_sweep.jsonl", FOLDER / "readings"
 NETS = {
     "demo": "a CNN of 5 layers on digits", "vgg": "VGG-16 of quarter width", "wide_resnet": "WideResNet-16-2",
@@ -87,18 +87,15 @@ def test_a_run_is_told_what_was_measured_at_its_length(pairs, steps, warm_up, un
 
 
 @cache
+def kept_readings(net):
+    """The net's readings by recipe."""
+    return dict(list(pd.read_csv(READINGS / f"{net}.csv", dtype={"layer": str}).groupby("recipe")))
+
+
+@cache
 def redundancy_of(net, recipe):
     """Redundancy by layer, in network order, from the readings that are kept."""
-    files = sorted((READINGS / f"{net}, {recipe}").glob("alpha=*,seed=*.csv"))
-    parts = [
-        pd.read_csv(file, dtype={"layer": str}).assign(
-            **dict(
-                zip(("alpha", "seed"), (float(n) for n in re.findall(r"=([^,]+?)(?:,|\.csv)", file.name)), strict=True)
-            )
-        )
-        for file in files
-    ]
-    table = rank_layers(pd.concat(parts, ignore_index=True), draws=10).table.sort_values("position")
+    table = rank_layers(kept_readings(net)[recipe], draws=10).table.sort_values("position")
     return list(table["layer"]), table["redundancy"].to_numpy()
 
 
@@ -109,7 +106,7 @@ def test_pairs_are_as_the_kept_readings_have_them():
         NETS.items(), ("a tenth", "a quarter", "half"), KINDS.items()
     ):
         recipe = f"{length}{kind}"
-        if not (READINGS / f"{net}, {recipe}").exists():
+        if recipe not in kept_readings(net):
             continue
         (layers, short), (same, long) = redundancy_of(net, recipe), redundancy_of(net, "the long run")
         assert layers == same

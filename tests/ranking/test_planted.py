@@ -1,4 +1,4 @@
-"""It is right: planted redundancy is found, by training for real. benchmarks/planted.py does it with ten seeds.
+"""It is right: planted redundancy is found, by training for real. experiments/planted.py does it with ten seeds.
 
 Two seeds, two alphas and 300 steps each here (for the needed layer three and 600: it comes out later): enough to fail
 if the ranking, or the training under it, goes wrong.

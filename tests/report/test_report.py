@@ -26,7 +26,7 @@ from dst_analyze.ranking.table import by_reason
 from dst_analyze.report.commands import commands
 from dst_analyze.report.compare_page import write_comparison
 from dst_analyze.report.figures import sized
-from dst_analyze.report.figures.colours import contrast, ink_on, shade
+from dst_analyze.report.figures.colours import ink_on, luminance, shade
 from dst_analyze.report.figures.svg import shortened
 from dst_analyze.report.page import SECTIONS, render, write_report
 from dst_analyze.report.rows import keys_of
@@ -292,6 +292,12 @@ def test_figures_are_svg_in_the_pages_colours(tmp_path):
     assert (written["50"], written["conv1"]) == ("#000", "the page's")  # upon grey, in light and dark alike
     assert not re.search(r"\d{4}-\d\d-\d\d", svg)
     assert 'aria-label="a &#34;label&#34;"' in svg
+
+
+def contrast(one, other):
+    """As WCAG defines it: from 1 (the same) to 21 (black on white)."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
 
 
 def test_every_shade_has_an_ink_that_can_be_read():

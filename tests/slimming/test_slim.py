@@ -11,6 +11,7 @@ from channels import CASES, Case, Net, Strange
 from channels_as_written import ALL_CASES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from slim_checks import first_difference, planned_shapes, zero_removed
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from zoo import ZOO
@@ -21,7 +22,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.attention import HeadAttention
-from dst_analyze.slimming.surgery.build import first_difference, planned_shapes, slim, zero_removed
+from dst_analyze.slimming.surgery.build import slim
 
 Removal = dict[str, list[int]]
 

@@ -187,9 +187,9 @@ def _kept(act: Act, gone: set[int], shape: tuple[int, ...]) -> Act:
 # --- norms ------------------------------------------------------------------------------------------------------
 
 
-def normalised(call: Call, x: Act, weights: Iterable[Act | None], dims: int, why: str = "a norm over the axis") -> Act:
+def normalised(call: Call, x: Act, weights: Iterable[Act | None], dims: int) -> Act:
     """Layer and RMS norm: statistics over the last ``dims`` axes, scale and shift of that shape."""
-    call.inexact(x, range(-dims, 0), why)
+    call.inexact(x, range(-dims, 0), "a norm over the axis")
     return join_elementwise(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
 
 

@@ -24,15 +24,17 @@ from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_l
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.user_errors import describe_value, headline, user_code, user_trace
 
+_BATCH_SIZE = 2
 
-def find_example_inputs(loaded: LoadedModel, *, batch_size: int = 2) -> Inputs:
+
+def find_example_inputs(loaded: LoadedModel) -> Inputs:
     """Inputs the model can be called with, on its device: the user's, else a batch of the data, else a good guess."""
     device = _device(loaded.model)
     if loaded.example_inputs is not None:
         return _users_inputs(loaded).to(device)
     if loaded.train_data is not None:
-        return _data_inputs(loaded, batch_size).to(device)
-    return _guessed_inputs(loaded, batch_size, device)
+        return _data_inputs(loaded).to(device)
+    return _guessed_inputs(loaded, device)
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -56,11 +58,11 @@ def _users_inputs(loaded: LoadedModel) -> Inputs:
 # --- from the data -------------------------------------------------------------------------------------------------
 
 
-def _data_inputs(loaded: LoadedModel, batch_size: int) -> Inputs:
+def _data_inputs(loaded: LoadedModel) -> Inputs:
     assert loaded.train_data is not None
     hint = "train_data() returns a DataLoader, a Dataset or tensors; its batches are (inputs, targets) or dicts"
     with preserved_randomness(), user_code("reading train_data()", DataError, file=loaded.file, hint=hint):
-        batch = first_batch(loaded.train_data(), batch_size)
+        batch = first_batch(loaded.train_data(), _BATCH_SIZE)
     inputs = batch_inputs(batch, loaded.model)
     if not inputs.tensors():
         raise DataError(
@@ -161,11 +163,11 @@ def _needed(model: nn.Module) -> int:
 # --- from the model ------------------------------------------------------------------------------------------------
 
 
-def _guessed_inputs(loaded: LoadedModel, batch_size: int, device: torch.device) -> Inputs:
+def _guessed_inputs(loaded: LoadedModel, device: torch.device) -> Inputs:
     """The first candidate with which the model runs."""
     model = loaded.model
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    draw = Draw(batch_size, dtype)
+    draw = Draw(_BATCH_SIZE, dtype)
     subject = copy.deepcopy(model) if any(is_lazy(p) for p in model.parameters()) else model
     tried: list[str] = []
     failure: Exception | None = None

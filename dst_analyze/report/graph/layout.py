@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import networkx as nx
+from scipy.optimize import isotonic_regression
 
 _SWEEPS = 6
 _GAP_X, _GAP_Y = 26.0, 20.0
@@ -96,20 +97,10 @@ def _placed(net: nx.DiGraph, rows: Sequence[Sequence[Node]], widths: Mapping[Nod
             apart = [0.0]
             for one, other in pairwise(row):
                 apart.append(apart[-1] + (widths[one] + widths[other]) / 2 + _GAP_X)
-            fitted = _rising([w - a for w, a in zip(wish, apart, strict=True)], weight)
+            # Boxes keep their order: the nearest places that never fall.
+            fitted = isotonic_regression([w - a for w, a in zip(wish, apart, strict=True)], weights=weight).x.tolist()
             x |= {node: value + a for node, value, a in zip(row, fitted, apart, strict=True)}
     return x
-
-
-def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls: neighbours that do are pooled at their mean."""
-    pools: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        pools.append((value, weight, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (a, u, m), (b, v, n) = pools[-2:]
-            pools[-2:] = [((a * u + b * v) / (u + v), u + v, m + n)]
-    return [value for value, _, count in pools for _ in range(count)]
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:

@@ -7,7 +7,7 @@ where it is thin everywhere.
 
 Counting by weights: a first convolution of one input channel or an output layer of ten classes is hardly ever pruned,
 whatever reads or feeds it. Counted alike, width planted before such a layer (128 units for 32) was cut to 60 only; by
-weights, to 44 (benchmarks/planted_width.py).
+weights, to 44 (experiments/planted_width.py).
 """
 
 from __future__ import annotations

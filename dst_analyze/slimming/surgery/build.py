@@ -81,42 +81,6 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
     return keep
 
 
-def zero_removed(traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None) -> fx.GraphModule:
-    """The whole traced graph, the removed channels' weights zero wherever they are made, shifted or read.
-
-    Where removal can be exact (`Group.inexact` is empty), it computes what `slim` computes: the measure of both.
-    """
-    assert traced.graph_module is not None
-    coupling = coupling or couple_channels(traced)
-    module, keep = copy.deepcopy(traced.graph_module), kept_units(coupling, removal)
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    with torch.no_grad():
-        for name, layout in coupling.parameters.items():
-            for dim in range(len(layout.shape)) if name in parameters else ():
-                gone = np.flatnonzero(~layout.kept(keep, dim))
-                parameters[name].index_fill_(dim, torch.from_numpy(gone).to(parameters[name].device), 0)
-    return module
-
-
-def planned_shapes(coupling: Coupling, removal: Removal) -> dict[str, tuple[int, ...]]:
-    """The shape each parameter and buffer that carries channels will have."""
-    keep = kept_units(coupling, removal)
-    return {name: layout.shape_after(keep) for name, layout in coupling.parameters.items()}
-
-
-def first_difference(
-    module: fx.GraphModule, traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None
-) -> str:
-    """The first node of a slim model whose result does not have the planned shape; empty if there is none."""
-    coupling = coupling or couple_channels(traced)
-    try:
-        with preserved(module), torch.no_grad():
-            _Checker(module.eval(), Slimming(coupling, kept_units(coupling, removal))).run(*example_tensors(traced))
-    except ShapeError as error:
-        return error.cause
-    return ""
-
-
 class ShapeError(ModelError):
     """A node of the slim graph computes a shape other than planned."""
 
@@ -211,7 +175,7 @@ def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
 # --- fitting ----------------------------------------------------------------------------------------------------
 
 
-class _Checker(fx.Interpreter):
+class ShapeChecker(fx.Interpreter):
     """Runs a slim graph and stops at the first shape that is not as planned."""
 
     def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
@@ -238,7 +202,7 @@ class _Checker(fx.Interpreter):
             )
 
 
-class _Fitter(_Checker):
+class _Fitter(ShapeChecker):
     """Runs the graph on the example, fitting each node before it runs."""
 
     def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:

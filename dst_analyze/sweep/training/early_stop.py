@@ -5,8 +5,8 @@ asks for the more standing still the longer a run has gone on moving: an order t
 changed over a third of its way. Before anything is pruned all orders are equal and say nothing. Nor may a trial end
 before three fifths of its budget: the learning rate falls at half, and much of the order comes out after that.
 
-On 36 trials of run folders in reports/ (VGG, ResNet-14, LeNets, the demo net; `benchmarks/until_stable.py`), tau of the
-order where the rule would have ended a trial to that of its end:
+On 36 trials of run folders in reports/ (VGG, ResNet-14, LeNets, the demo net; `experiments/until_stable.py`), tau of
+the order where the rule would have ended a trial to that of its end:
 
     earliest end    mean length    smallest tau    tau in nine of ten
     1/5                     .28             .53                   .67
