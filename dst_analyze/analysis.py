@@ -27,8 +27,9 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import read_plan, verify_and_save, write_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, existing_policy, run_here
+from dst_analyze.sweep.run_sweep import existing_policy, run_here
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 
@@ -82,8 +83,8 @@ class Analysis:
         """
         task = self.task
         if steps is not None:
-            task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
-        with chosen_engine(task, None, engine, jobs, ray_address, here=True) as workers:
+            task = replace(task, steps=steps, recipe=task.recipe.lasting(steps))
+        with Workers(jobs, engine, ray_address, here=True).started(task, None) as workers:
             return verify_and_save(task, self.record, plan, seeds, workers, listener)
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
@@ -138,4 +139,4 @@ def analyze(
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener, progress))
+    return Analysis(plan.task, run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress))

@@ -10,15 +10,7 @@ from typing import Any
 
 from dst_analyze.baselines.agreement import MethodComparison
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.defaults import (
-    DEFAULT_STEPS,
-    asked_scale,
-    asked_unit,
-    asked_warm_up,
-    on_collapse_of,
-    unit_of,
-    warm_up_of,
-)
+from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
@@ -76,7 +68,8 @@ def _options(record: SweepRecord) -> Iterator[str]:
         yield from ("--alpha-scale", "1")
     if made.on_collapse != on_collapse_of(config):
         yield from ("--on-collapse", made.on_collapse)
-    if made.warm_up != warm_up_of(asked_warm_up(config), made.steps):
+    asked = AskedPace.of(config)
+    if made.warm_up != asked.warm_up_in(made.steps):
         yield from ("--warm-up", str(made.warm_up))
-    if made.unit != unit_of(asked_unit(config), made.steps):
+    if made.unit != asked.unit_in(made.steps):
         yield from ("--threshold-unit", made.unit)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.run.config import Json, OnCollapse, SweepConfig, Unit
@@ -115,6 +115,13 @@ class ModelSummary(Json):
     skipped: tuple[SkippedLayer, ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class ExampleInputs(Json):
+    """What the model is called with, tensors by dtype, shape and range: enough to trace it again without the data."""
+
+    args: tuple[JsonValue, ...] = ()
+    kwargs: JsonValue = None
 
 
 class GraphNode(Json):

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,10 @@ from dst_analyze.run.paths import (
     CONFIG,
     DERIVED,
     GRAPH,
+    GROUP_COLUMNS,
+    GROUPS,
     HEAD,
+    INPUTS,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
@@ -56,7 +59,16 @@ from dst_analyze.run.paths import (
     trial_folder,
 )
 from dst_analyze.run.reader import FolderStatus, read_head, read_json, survey
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, Manifest, ModelGraph, Timing, TrialKey, TrialOutput
+from dst_analyze.run.record import (
+    READING_COLUMNS,
+    STEP_COLUMNS,
+    ExampleInputs,
+    Manifest,
+    ModelGraph,
+    Timing,
+    TrialKey,
+    TrialOutput,
+)
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
@@ -74,6 +86,8 @@ class RunHeader:
     manifest: Manifest
     layers: pd.DataFrame
     graph: ModelGraph | None = None
+    groups: pd.DataFrame | None = None  # which layers must shrink together
+    inputs: ExampleInputs | None = None
 
     def files(self) -> dict[str, bytes]:
         """The manifest first: it is what makes a folder ours."""
@@ -84,6 +98,10 @@ class RunHeader:
         }
         if self.graph is not None:
             files[GRAPH] = f"{self.graph.model_dump_json(exclude_defaults=True)}\n".encode()
+        if self.groups is not None:
+            files[GROUPS] = csv_bytes(spreadsheet_safe(self.groups, list(GROUP_COLUMNS)))
+        if self.inputs is not None:
+            files[INPUTS] = f"{self.inputs.model_dump_json()}\n".encode()
         return {MANIFEST: files[MANIFEST], SUMS: sums_of(files), **files}
 
 
@@ -180,7 +198,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
     seen = survey(path, config, manifest.first_alphas)
     if broken(path, HEAD) and (existing != "refuse" or not seen.started):
         return  # whether the head can be written again is known when the new one is
-    _refuse_difference(path, read_head(path)[0].as_asked, config.as_asked, "configuration")
+    refuse_difference(path, read_head(path)[0].as_asked, config.as_asked, "configuration")
     if existing == "refuse" and seen.started and not seen.complete:
         raise _incomplete(path, seen)
 
@@ -207,7 +225,7 @@ def _start(path: Path, head: RunHeader) -> None:
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
             beside = (OPTIONS, SCALARS, BASELINES, VERIFIED)
-            for name in (*DERIVED, *beside, TRIALS, GRAPH, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, *beside, TRIALS, GRAPH, GROUPS, INPUTS, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
             for name in head.files():
@@ -235,7 +253,7 @@ def _continue(path: Path, head: RunHeader, emit: Emit) -> RunHeader:
             write_bytes(path / name, data)
         return head
     config, manifest = read_head(path)
-    _refuse_difference(path, config.as_asked, head.config.as_asked, "configuration")
+    refuse_difference(path, config.as_asked, head.config.as_asked, "configuration")
     if config.alpha_factor is None and head.config.alpha_factor is not None:
         raise FolderError(
             "this folder was written before alphas had a scale: its alphas are literal",
@@ -244,8 +262,10 @@ def _continue(path: Path, head: RunHeader, emit: Emit) -> RunHeader:
         )
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
     same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
-    _refuse_difference(path, manifest, same_threads, "model, data or versions")
-    return RunHeader(config, manifest, head.layers, head.graph)
+    refuse_difference(path, manifest, same_threads, "model, data or versions")
+    if head.groups is not None and not (path / GROUPS).exists():  # a folder from before they stood in the head
+        write_bytes(path / GROUPS, new[GROUPS])
+    return replace(head, config=config, manifest=manifest)
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
@@ -271,7 +291,8 @@ def _remove_leftovers(path: Path) -> None:
                 entry.unlink(missing_ok=True)
 
 
-def _refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
+def refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
+    """Raise if a run folder was made with other values than it would be now; both are named."""
     then, now = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     changes = [
         f"{name}: {then.get(name)!r} -> {now.get(name)!r}"

@@ -17,10 +17,10 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.paths import HEAD
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import TrialKey
-from dst_analyze.slimming.artifacts import task_of
 from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.preflight import gradient_noise
+from dst_analyze.sweep.planning.reload import reload_task
 from dst_analyze.sweep.run_sweep import run_sweep
 from dst_analyze.sweep.training.train import evaluate
 
@@ -121,7 +121,7 @@ def test_the_suggestions_task_has_the_factor_of_its_run(tmp_path, monkeypatch, c
     assert main([*args, "--quiet"]) == 0
     record = read_run(tmp_path / "run")
     assert record.manifest.gradient_noise is not None
-    assert task_of(record).config.factor == record.config.factor
+    assert reload_task(record).config.factor == record.config.factor
 
 
 # --- Adam ------------------------------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.run.events import Notice, TrialRetried, TrialStep
 from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.run_sweep import chosen_engine, run_sweep
+from dst_analyze.sweep.run_sweep import run_sweep
 
 ray = pytest.importorskip("ray")
 
@@ -160,7 +161,7 @@ def test_a_cluster_proves_what_this_process_proves(tmp_path, monkeypatch, cluste
     write(tmp_path)
     task = plan_sweep("m.py", out="run", **OPTIONS).task
     plan = plan_of(task)
-    with chosen_engine(task, None, "ray", None, cluster.address) as workers:
+    with Workers(engine="ray", ray_address=cluster.address).started(task, None) as workers:
         there = verify_plan(task, plan, seeds=1, engine=workers)
     assert scores(there) == scores(verify_plan(task, plan, seeds=1))
 
