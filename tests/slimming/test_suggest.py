@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -503,7 +504,9 @@ def test_a_run_of_default_length_is_made_again_at_its_own_length(tmp_path, monke
     assert (task.steps, task.recipe.clock) == (5, record.manifest.clock)
 
 
-DATA_OF_ITS_OWN = FILE + """
+DATA_OF_ITS_OWN = (
+    FILE
+    + """
 
 def train_data():
     from pathlib import Path
@@ -513,6 +516,7 @@ def train_data():
     Path("read").touch()
     return torch.randn(64, 64), torch.randint(10, (64,))
 """
+)
 
 
 def test_slim_needs_neither_the_data_nor_a_folder_it_may_write(tmp_path, capsys, monkeypatch, inline):
@@ -526,9 +530,11 @@ def test_slim_needs_neither_the_data_nor_a_folder_it_may_write(tmp_path, capsys,
     monkeypatch.setattr("dst_analyze.sweep.planning.preflight.train", lambda *given, **more: steps.append(given))
     monkeypatch.setattr("dst_analyze.run.writer.check_free", lambda *given, **more: steps.append(given))
     assert main(["slim", "run", "--target-params", "0.3", "--out", "elsewhere"]) == 0, capsys.readouterr().err
-    assert not Path("read").exists() and not steps
+    assert not Path("read").exists()
+    assert not steps
     assert {path: path.read_bytes() for path in sorted(Path("run").rglob("*")) if path.is_file()} == before
-    assert Path("elsewhere/slim_model.py").exists() and not Path("elsewhere/report.html").exists()
+    assert Path("elsewhere/slim_model.py").exists()
+    assert not Path("elsewhere/report.html").exists()
     assert main(["slim", "run", "--target-params", "0.3"]) == 0
     assert Path("run/slim_model.py").read_text() == Path("elsewhere/slim_model.py").read_text()
 
@@ -542,4 +548,5 @@ def test_a_run_from_before_inputs_were_kept_is_slimmed_with_its_data(tmp_path, m
     Path("run/inputs.json").unlink()
     Path("read").unlink()
     assert main(["slim", "run", "--out", "elsewhere"]) == 0
-    assert Path("read").exists() and Path("elsewhere/slim_model.py").exists()
+    assert Path("read").exists()
+    assert Path("elsewhere/slim_model.py").exists()
