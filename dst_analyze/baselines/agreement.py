@@ -11,7 +11,7 @@ from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
 from dst_analyze.html import html_table
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.serialize import agreement
-from dst_analyze.ranking.statistics import kendalls_tau, kendalls_w, ranks, redundancy
+from dst_analyze.ranking.statistics.measures import kendalls_tau, kendalls_w, ranks, redundancy
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord

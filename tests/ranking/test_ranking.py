@@ -16,10 +16,9 @@ import dst_analyze
 from dst_analyze import Ranking, rank_layers
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.ranking.compare import compare_rankings, counterparts
-from dst_analyze.ranking.frame_input import read_frame
+from dst_analyze.ranking.input.frame_input import read_frame
 from dst_analyze.ranking.labels import BORDER, GUARD, SLACK, kept_words
-from dst_analyze.ranking.pairs import CLEAR, alike, clear_pairs, contradicted, guesses
-from dst_analyze.ranking.statistics import (
+from dst_analyze.ranking.statistics.measures import (
     as_w,
     correlations,
     explained,
@@ -31,6 +30,7 @@ from dst_analyze.ranking.statistics import (
     redundancy,
     resampled,
 )
+from dst_analyze.ranking.statistics.pairs import CLEAR, alike, clear_pairs, contradicted, guesses
 from dst_analyze.ranking.verdict import Caveat, Verdict
 
 PATTERN = {"a": 0.9, "b": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}
