@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -416,16 +415,14 @@ for command in {CHEAP}:
         assert (tmp_path / made).exists(), made
 
 
-# --- how large, how fast ---
+# --- how large ---
 
 
-def test_a_page_for_resnet_50_is_small_and_soon_there(tmp_path):
+def test_a_page_for_resnet_50_has_under_300_kilobytes(tmp_path):
     names, graph, sizes = resnet50()
     record = made_run(tmp_path / "run", names, alphas=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3), graph=graph, params=sizes)
     add_plan(record.folder, names)
-    start = time.process_time()
     html = render(record)
-    assert time.process_time() - start < 15  # about 3 on an idle core
     assert len(html.encode()) < 300_000
     page = assert_inert(html)
     assert "layer3.5.conv3" in page.words

@@ -170,9 +170,7 @@ def test_ctrl_c_ends_a_ray_of_this_machine(tmp_path):
     events_until(process, lambda event: event["event"] == "trial_step")
     assert workers_of(process.pid)
     os.killpg(process.pid, signal.SIGINT)
-    started = time.monotonic()
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - started < 5
     assert process.returncode == 130
     assert err.split() == ["interrupted"]
     assert gone(process.pid, 1)
