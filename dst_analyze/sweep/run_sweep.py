@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dst_analyze.errors import OptionError
-from dst_analyze.run.alpha_search import course_of
+from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.events import (
     Emit,
     SweepExtended,
@@ -99,7 +99,7 @@ def run_plan(
     with open_run(plan.out, head, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
-        total = len(seen.course.keys)
+        total = len(seen.schedule.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
         if estimate_time and seen.missing:
             emit(_time_estimated(plan, engine.jobs, len(seen.results)))
@@ -115,8 +115,8 @@ def run_plan(
                     folder.write_trial(output)
                     emit(_ended(output))
             seen = folder.look()
-            if len(seen.course.keys) > total:
-                total = len(seen.course.keys)
+            if len(seen.schedule.keys) > total:
+                total = len(seen.schedule.keys)
                 emit(SweepExtended(total))
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
@@ -172,7 +172,7 @@ def jobs_of(task: Task, jobs: int | None, job_count: int | None) -> int:
 
 def trials_of(plan: Plan) -> int:
     """How many there are, as far as it is known before the first has ended."""
-    return len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
+    return len(schedule_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
 
 
 def check_jobs(jobs: int) -> int:

@@ -278,15 +278,15 @@ def test_a_plan_without_a_proof_says_so(tmp_path):
 
 def test_figures_are_svg_in_the_pages_colours(tmp_path):
     record = make_run(tmp_path / "run", layers=["conv1", "$broken^{math$", "a" * 100])
-    sheet = sized.FigureSet()
-    svg = sheet.put("pattern", 'a "label"', sized.heatmap, rank_layers(record).remaining())
+    figure_set = sized.FigureSet()
+    svg = figure_set.put("pattern", 'a "label"', sized.heatmap, rank_layers(record).remaining())
     text = [element.text for element in ET.fromstring(svg).iter("text")]
     assert "conv1" in text
     assert "$broken^{math$" in text
     assert "50" in text
     assert any(t and "…" in t and len(t) <= 44 for t in text)
-    assert "var(--page)" in sheet.styles.css
-    inks = dict(re.findall(r"\.(s\d+)\{.*?fill:(#\w+)\}", sheet.styles.css))
+    assert "var(--page)" in figure_set.styles.css
+    inks = dict(re.findall(r"\.(s\d+)\{.*?fill:(#\w+)\}", figure_set.styles.css))
     written = {e.text: inks.get(e.get("class"), "the page's") for e in ET.fromstring(svg).iter("text")}
     assert (written["50"], written["conv1"]) == ("#000", "the page's")  # upon grey, in light and dark alike
     assert not re.search(r"\d{4}-\d\d-\d\d", svg)
