@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import fx
 
-from dst_analyze.baselines.agreement import MethodComparison, ways_of
+from dst_analyze.baselines.agreement import MethodComparison, compare_methods
 from dst_analyze.baselines.measure import baselines_of
 from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.channels.coupling import couple_channels
@@ -89,7 +89,7 @@ class Analysis:
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
         """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""
-        return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
+        return compare_methods(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
         return write_report(self.record.folder, self.ranking)

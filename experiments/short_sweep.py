@@ -37,7 +37,7 @@ import torch
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.statistics import kendalls_tau
+from dst_analyze.ranking.statistics.measures import kendalls_tau
 from dst_analyze.run.events import ignore_event
 from dst_analyze.run.record import TrialKey, last_quarter
 from dst_analyze.sweep.planning.plan import plan_sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dst_analyze.baselines.agreement import read_ways
+from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.terminal import (
     note_text,
@@ -53,7 +53,7 @@ def show_outcome(where: Console, outcome: Outcome) -> None:
             show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
     if proof is not None:
         show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
-    ways = read_ways(record, ranking)
+    ways = read_method_comparison(record, ranking)
     if ways is not None:
         show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
     rows = summary(record, ranking, suggestion, proof, outcome.page)

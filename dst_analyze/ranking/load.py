@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dst_analyze.errors import DataError
-from dst_analyze.ranking.frame_input import read_frame
+from dst_analyze.ranking.input.frame_input import read_frame
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.atomic_io import as_named

@@ -16,13 +16,13 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 
 def commands(
-    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, ways: MethodComparison | None = None
+    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, methods: MethodComparison | None = None
 ) -> list[str]:
     """What to type; nothing for a run of an object in memory, which only its own program can make again."""
     config, run = record.config, Path(record.folder).name
     if not config.can_be_made_again:
         return []
-    beside = ["--baselines", ",".join(ways.measured)] if ways else []
+    beside = ["--baselines", ",".join(methods.measured)] if methods else []
     lines = [command_again(record, *beside)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
@@ -61,8 +61,8 @@ def _options(record: SweepRecord) -> Iterator[str]:
             yield from (option, f"{value:.12g}" if isinstance(value, float) else str(value))
     # A run of another day may have been made by other defaults.
     made = record.manifest
-    told = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
-    if not told and made.steps != DEFAULT_STEPS:
+    has_length = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
+    if not has_length and made.steps != DEFAULT_STEPS:
         yield from ("--steps", str(made.steps))
     if config.alpha_factor is None and asked_scale(config) is None:
         yield from ("--alpha-scale", "1")

@@ -14,7 +14,7 @@ from dst_analyze.run.safe_read import JSON_MOST, read_text
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
 """Not of every model: there are some whose graph nobody can draw, or whose inputs are no tensors."""
-HEAD = (MANIFEST, CONFIG, LAYERS)
+HEADER = (MANIFEST, CONFIG, LAYERS)
 TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"

@@ -10,7 +10,7 @@ from typing import Any
 
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.inputs.stand_in import describe_inputs
-from dst_analyze.run.alpha_search import course_of
+from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.events import (
     Emit,
     SweepExtended,
@@ -87,7 +87,7 @@ def run_plan(
     with open_run(plan.out, _header(plan), plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
-        total = len(seen.course.keys)
+        total = len(seen.schedule.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
         if estimate_time and seen.missing:
             emit(_time_estimated(plan, engine.jobs, len(seen.results)))
@@ -103,8 +103,8 @@ def run_plan(
                     folder.write_trial(output)
                     emit(_ended(output))
             seen = folder.look()
-            if len(seen.course.keys) > total:
-                total = len(seen.course.keys)
+            if len(seen.schedule.keys) > total:
+                total = len(seen.schedule.keys)
                 emit(SweepExtended(total))
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
@@ -131,7 +131,7 @@ def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
 
 def trials_of(plan: Plan) -> int:
     """How many there are, as far as it is known before the first has ended."""
-    return len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
+    return len(schedule_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
 
 
 def existing_policy(*, resume: bool, retry_failed: bool, force: bool) -> Existing:

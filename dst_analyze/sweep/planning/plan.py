@@ -40,7 +40,7 @@ from dst_analyze.sweep.data.batches import (
     is_tensors,
 )
 from dst_analyze.sweep.data.digits import fitted_digits
-from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
+from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
@@ -227,7 +227,7 @@ def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path,
     """The data a name stands for; None for the digits, which are brought into the model's shape once it is traced."""
     if name == DIGITS:
         return None
-    source = load_source(Asked(name, root, download, _input_shape(loaded)))
+    source = load_named_data(DataRequest(name, root, download, _input_shape(loaded)))
     size = config.batch_size or DEFAULT_BATCH_SIZE
     train, test = (
         TensorBatches(part, size, scaled)
