@@ -24,9 +24,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from planted import PLANTINGS, Planting
 
-from dst_analyze import SweepRecord, rank_layers, run_sweep
+from dst_analyze import SweepRecord, rank_layers, read_run, run_sweep
 from dst_analyze.ranking.frame_input import checked_frame
-from dst_analyze.run.reader import read_run
 from dst_analyze.sweep.data.digits import load_digits
 
 SUBSETS = 20

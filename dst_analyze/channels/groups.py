@@ -140,12 +140,13 @@ class Coupling:
         return graph
 
     def _repr_html_(self) -> str:
-        table = self.table()
+        table = self.table
         lead = f"{len(self.removable)} of {len(self.groups)} groups of channels may be narrowed"
         return html_table(lead, list(table.columns), table.to_numpy().tolist(), words=1)
 
+    @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per group."""
+        """One row per group: who makes its channels, who reads them, and why some have to stay."""
         import pandas as pd
 
         return pd.DataFrame(

@@ -95,7 +95,7 @@ def run_plan(
     engine = engine or InProcessEngine()
     config = plan.task.config
     traced = plan.task.traced
-    head = RunHeader(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), summarize_graph(traced))
+    head = RunHeader(config, plan.manifest, traced.table.rename(columns={"name": "layer"}), summarize_graph(traced))
     with open_run(plan.out, head, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dst_analyze import analyze, mask_model, run_sweep, trace_model
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels, mask_model, run_sweep, trace_model
 from dst_analyze.slimming.planning.plan_types import Entry, Verification
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"

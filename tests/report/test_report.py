@@ -20,6 +20,7 @@ import pytest
 from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
 
+from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import by_reason
@@ -32,7 +33,6 @@ from dst_analyze.report.page import SECTIONS, render, write_report
 from dst_analyze.report.rows import keys_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.run.defaults import DEFAULT_STEPS
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SkippedLayer
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dst_analyze import analyze
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels
 from dst_analyze.cli.terminal import console, show_plan
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.tracing.trace import trace_model

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from small_sweeps import FILE
 from torch import nn
 
-from dst_analyze import analyze, rank_layers, suggest_widths
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels, rank_layers, suggest_widths
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading.load import load_model

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx, nn
 
+from dst_analyze.deprecation import warn_renamed
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
@@ -108,6 +109,12 @@ class TracedModel:
         return self.graph.rung
 
     def frame(self) -> pd.DataFrame:
+        """Return ``table``; the old name, for one release."""
+        warn_renamed("TracedModel.frame()", "TracedModel.table")
+        return self.table
+
+    @property
+    def table(self) -> pd.DataFrame:
         """One row per layer, for notebooks and CSV."""
         import pandas as pd
 
