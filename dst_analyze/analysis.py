@@ -17,6 +17,7 @@ from dst_analyze.baselines.measure import baselines_of
 from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.deprecation import renamed_arguments, warn_renamed
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
@@ -52,18 +53,34 @@ class Analysis:
         """Which channels belong together."""
         return couple_channels(self.traced)
 
-    def slim(self, *, write: bool = True, fresh: bool = False, **asked: Any) -> SlimPlan:
-        """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
+    def suggest_widths(self, *, write: bool = True, reinitialize: bool = False, **asked: Any) -> SlimPlan:
+        """Return a suggestion: half of the parameters, unless `suggest_widths` is asked for another share.
+
+        With ``write`` it is kept in the run folder, with the slim model as source and its weights: those that are
+        left of the model given, or new ones (``reinitialize``).
+        """
         plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
-            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
+            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, reinitialize=reinitialize)
             if written.no_source:
                 warnings.warn(f"the slim model is not written as source: {written.no_source}", stacklevel=2)
         return plan
 
-    def build(self, plan: SlimPlan, *, fresh: bool = False) -> fx.GraphModule:
-        """The slim model, with the weights that are left of the one that was given, or ``fresh`` ones."""
-        return slim_model(self.traced, plan, fresh=fresh, coupling=self.coupling)
+    @renamed_arguments(fresh="reinitialize")
+    def slim(self, **asked: Any) -> SlimPlan:
+        """Return `suggest_widths`; the old name, for one release."""
+        warn_renamed("Analysis.slim()", "Analysis.suggest_widths()", stacklevel=3)
+        return self.suggest_widths(**asked)
+
+    def slim_model(self, plan: SlimPlan, *, reinitialize: bool = False) -> fx.GraphModule:
+        """Return the slim model, with the weights that are left of the model given, or with new ones."""
+        return slim_model(self.traced, plan, reinitialize=reinitialize, coupling=self.coupling)
+
+    @renamed_arguments(fresh="reinitialize")
+    def build(self, plan: SlimPlan, **asked: Any) -> fx.GraphModule:
+        """Return `slim_model`; the old name, for one release."""
+        warn_renamed("Analysis.build()", "Analysis.slim_model()", stacklevel=3)
+        return self.slim_model(plan, **asked)
 
     def verify(
         self,

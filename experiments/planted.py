@@ -116,7 +116,7 @@ def main() -> None:
 
     def swept(name: str, kind: str, seeds: int | tuple[int, ...], folder: str) -> pd.DataFrame:
         planting, out = PLANTINGS[name], options.runs / folder
-        asked = {"alphas": ALPHAS, "seeds": seeds, "exclude": planting.exclude, "operator": "compiled"}
+        asked = {"alphas": ALPHAS, "seeds": seeds, "exclude": planting.exclude, "backend": "compiled"}
         build = planting.build(kind == "planted")
         return frame_of(read_run(out) if options.read else run_sweep(build, data, out=out, resume=True, **asked))
 

@@ -117,7 +117,7 @@ def analyze(
     jobs: int | None,
     engine: Literal["local", "ray"],
     ray_address: str | None,
-    fresh: bool,
+    reinitialize: bool,
     verify: bool,
     verify_seeds: int,
     baselines: str | None,
@@ -188,8 +188,8 @@ def analyze(
 
     told = events if as_json else ignore_event if quiet else Lines(plan.manifest, console(stderr=True))
     with redirect_stdout(sys.stderr):
-        again = bool(asked or fresh)
-        ranking, suggestion = rank_and_suggest(plan.task.traced, record, asked, again=again, fresh=fresh)
+        again = bool(asked or reinitialize)
+        ranking, suggestion = rank_and_suggest(plan.task.traced, record, asked, again=again, reinitialize=reinitialize)
         proof = None
         if not isinstance(suggestion, DstError):
             if suggestion.plan.is_advice:
@@ -223,7 +223,9 @@ def _open(page: Path) -> None:
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
 @debug_option
-def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool, debug: bool, **options: Any) -> None:
+def slim(
+    run_folder: Path, out: Path | None, data_root: Path | None, reinitialize: bool, debug: bool, **options: Any
+) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
 
     \b
@@ -244,7 +246,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
         traced = task_of(record, data_root=data_root).traced
         coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
-        written = write_suggestion(out or record.folder, traced, plan, coupling, fresh=fresh)
+        written = write_suggestion(out or record.folder, traced, plan, coupling, reinitialize=reinitialize)
     if out is None:
         write_report(record.folder, ranking)
     stdout = console()

@@ -79,4 +79,4 @@ def _options(record: SweepRecord) -> Iterator[str]:
     if made.warm_up != warm_up_of(asked_warm_up(config), made.steps):
         yield from ("--warm-up", str(made.warm_up))
     if made.unit != unit_of(asked_unit(config), made.steps):
-        yield from ("--threshold-unit", made.unit)
+        yield from ("--threshold-scale", made.unit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dst_analyze.run.config import OnCollapse, SweepConfig, Unit
+from dst_analyze.run.config import OnCollapse, SweepConfig, ThresholdScale
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
@@ -23,7 +23,7 @@ def default_warm_up(steps: int) -> int:
     return steps if steps < FULL_LENGTH else 0
 
 
-def default_unit(steps: int) -> Unit:
+def default_unit(steps: int) -> ThresholdScale:
     """What thresholds are counted in: the magnitudes of their layer, and in a full-length run all alike."""
     return "layer" if steps < FULL_LENGTH else "one"
 
@@ -39,8 +39,8 @@ def asked_warm_up(config: SweepConfig) -> int | None:
     return 0 if config.warm_up is None and trained else config.warm_up
 
 
-def asked_unit(config: SweepConfig) -> Unit | None:
-    return config.threshold_unit or ("one" if config.recipe == "paper" else None)
+def asked_unit(config: SweepConfig) -> ThresholdScale | None:
+    return config.threshold_scale or ("one" if config.recipe == "paper" else None)
 
 
 def on_collapse_of(config: SweepConfig) -> OnCollapse:
@@ -57,5 +57,5 @@ def warm_up_of(asked: int | None, steps: int) -> int:
     return default_warm_up(steps) if asked is None else asked
 
 
-def unit_of(asked: Unit | None, steps: int) -> Unit:
+def unit_of(asked: ThresholdScale | None, steps: int) -> ThresholdScale:
     return asked or default_unit(steps)

@@ -11,7 +11,7 @@ import pandas as pd
 from pydantic import Field
 
 from dst_analyze.model.tracing.skip_cause import SkipCause
-from dst_analyze.run.config import Json, OnCollapse, SweepConfig, Unit
+from dst_analyze.run.config import Json, OnCollapse, SweepConfig, ThresholdScale
 
 SCHEMA: Final = 3
 
@@ -170,7 +170,7 @@ class Manifest(Json):
     reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
     clock: float = 1.0
-    unit: Unit = "one"  # of thresholds
+    unit: ThresholdScale = "one"  # of thresholds
     on_collapse: OnCollapse = "reset"
     gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
     device: str = "cpu"

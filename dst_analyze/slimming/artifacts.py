@@ -58,7 +58,7 @@ class Suggestion:
 
 
 def rank_and_suggest(
-    traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool, fresh: bool = False
+    traced: TracedModel, record: SweepRecord, asked: Mapping[str, Any], *, again: bool, reinitialize: bool = False
 ) -> tuple[Ranking, Suggestion | DstError]:
     """Return the ranking of a run, and its suggestion or why there is none.
 
@@ -74,7 +74,7 @@ def rank_and_suggest(
 
     def suggested() -> Suggestion:
         plan = suggest_widths(traced, ranking, coupling=coupling, **asked)
-        return write_suggestion(folder, traced, plan, coupling, fresh=fresh)
+        return write_suggestion(folder, traced, plan, coupling, reinitialize=reinitialize)
 
     return ranking, _attempted(suggested)
 
@@ -109,10 +109,10 @@ def write_groups(folder: Path, traced: TracedModel, coupling: Coupling) -> None:
 
 
 def write_suggestion(
-    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, fresh: bool = False
+    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, reinitialize: bool = False
 ) -> Suggestion:
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
-    model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
+    model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
     source, no_source = folder / SLIM_SOURCE, ""
     try:

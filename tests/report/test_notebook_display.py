@@ -49,7 +49,7 @@ def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> 
     found = analyze(model, (x, y), alphas=(1e-2, 3e-2), steps=20, out=tmp_path / "run")
     assert "Verdict: " in inert(found._repr_html_())
     assert repr(found) == f"Analysis('Net', '{found.ranking.verdict}', '{tmp_path / 'run'}')"
-    plan = found.slim(target_params=0.6, write=False)
+    plan = found.suggest_widths(target_params=0.6, write=False)
     assert "parameters 1.81k → " in inert(plan._repr_html_())
 
 

@@ -349,7 +349,7 @@ def test_the_commands_would_make_the_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-unit one"),
+        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-scale one"),
         ({"steps": DEFAULT_STEPS, "warm_up": 5, "unit": "layer"}, "--warm-up 5"),
         ({"steps": 9_000, "warm_up": 0, "unit": "one"}, "--steps 9000"),
     ],

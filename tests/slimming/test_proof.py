@@ -119,7 +119,7 @@ def test_a_notebook_proves_with_several_jobs(tmp_path):
     options = {"alphas": [3e-3, 1e-2], "steps": 40, "out": tmp_path / "run"}
     record = run_sweep(model, (TRAIN, TEST), **options)
     analysis = Analysis(plan_sweep(model, (TRAIN, TEST), existing="resume", **options).task, record)
-    heard, plan = [], analysis.slim()
+    heard, plan = [], analysis.suggest_widths()
     found = analysis.verify(plan, seeds=1, jobs=2, listener=heard.append)
     assert heard.pop(0) == ProofStarted(trainings=5, done=0, steps=40, jobs=2)
     assert {event.contender for event in heard} == set(CONTENDERS) == {entry.name for entry in found.entries}

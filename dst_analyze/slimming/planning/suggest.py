@@ -12,9 +12,10 @@ import torch
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling, Group
+from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.loading.weights import first_difference, reinitialize
+from dst_analyze.model.loading.weights import first_difference, reinitialize_modules
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics import COLLAPSED
@@ -341,18 +342,19 @@ def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Te
     return sums
 
 
+@renamed_arguments(fresh="reinitialize")
 def slim_model(
     model: torch.nn.Module | TracedModel,
     plan: SlimPlan,
     example_inputs: Any = None,
     *,
-    fresh: bool = False,
+    reinitialize: bool = False,
     coupling: Coupling | None = None,
 ) -> torch.fx.GraphModule:
     """The model that a plan describes, with the trained weights that are left; the one given is not touched.
 
-    With ``fresh`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights anew, for
-    the width it has now; what others hold stays.
+    With ``reinitialize`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights
+    anew, for the width it has now; what others hold stays.
     """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     assert traced.graph_module is not None
@@ -364,8 +366,8 @@ def slim_model(
             hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
         )
     built = slim(traced, plan.removal, coupling=coupling)
-    if fresh:
-        reinitialize(built)
+    if reinitialize:
+        reinitialize_modules(built)
     return built
 
 

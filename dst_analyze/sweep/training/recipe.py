@@ -44,7 +44,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.masking.masks import Unit
+from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import (
     asked_clock,
@@ -121,7 +121,7 @@ class Recipe:
     weight_decay: float
     asked_clock: float | None
     asked_warm_up: int | None
-    asked_unit: Unit | None
+    asked_unit: ThresholdScale | None
     steps: int
     hook: OptimizerHook | None = None
 
@@ -157,7 +157,7 @@ class Recipe:
         return warm_up_of(self.asked_warm_up, self.steps)
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> ThresholdScale:
         """What thresholds are counted in."""
         return unit_of(self.asked_unit, self.steps)
 
@@ -217,7 +217,7 @@ class Recipe:
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
-def _asked(config: SweepConfig) -> tuple[float | None, int | None, Unit | None]:
+def _asked(config: SweepConfig) -> tuple[float | None, int | None, ThresholdScale | None]:
     return asked_clock(config), asked_warm_up(config), asked_unit(config)
 
 
