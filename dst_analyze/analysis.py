@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from matplotlib.axes import Axes
 from torch import fx
@@ -28,6 +28,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import read_plan, verify_and_save, write_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, existing_policy, run_here
 from dst_analyze.sweep.training.trial import ModelSpec, Task
@@ -150,7 +151,7 @@ def analyze(
     ray_address: str | None = None,
     listener: Emit = ignore_event,
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[SweepOptions],
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)

@@ -22,7 +22,7 @@ from dst_analyze.run.paths import CHANGES, GROUPS, PLAN, RATIOS, SLIM_SOURCE, VE
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
-from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError
 from dst_analyze.slimming.source.write import write_source
@@ -140,10 +140,10 @@ def verify_and_save(
     engine: Engine | None = None,
     listener: Emit = ignore_event,
 ) -> Verification:
-    """The proof of a plan (see `verify_plan`), kept in the run folder: training by training, then as a whole."""
+    """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
     kept = folder / VERIFIED
-    found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
+    found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
     write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
     return found
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from dst_analyze.errors import OptionError
 from dst_analyze.run.alpha_search import course_of
@@ -31,6 +31,7 @@ from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.engines.resources import cores, default_jobs
 from dst_analyze.sweep.planning.cost import estimate_of
 from dst_analyze.sweep.planning.graph_summary import summarize_graph
+from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import Plan, Request, plan_sweep
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
@@ -42,7 +43,6 @@ def run_sweep(
     model: ModelSpec,
     data: Any = None,
     *,
-    model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     retry_failed: bool = False,
@@ -52,7 +52,7 @@ def run_sweep(
     ray_address: str | None = None,
     listener: Emit = ignore_event,
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[SweepOptions],
 ) -> SweepRecord:
     """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
 
@@ -66,7 +66,7 @@ def run_sweep(
     machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
-    plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
+    plan = plan_sweep(model, data, out=out, existing=existing, **options)
     return run_here(plan, jobs, engine, ray_address, listener, progress)
 
 

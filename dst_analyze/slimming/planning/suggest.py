@@ -357,6 +357,15 @@ def slim_model(
     anew, for the width it has now; what others hold stays.
     """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
+    check_plan_fits(traced, plan)
+    built = slim(traced, plan.removal, coupling=coupling)
+    if reinitialize:
+        reinitialize_modules(built)
+    return built
+
+
+def check_plan_fits(traced: TracedModel, plan: SlimPlan) -> None:
+    """Refuse a plan that was made for a model with other parameters."""
     assert traced.graph_module is not None
     given = {name: p.shape for name, p in traced.graph_module.named_parameters()}
     if difference := first_difference(plan.parameters, given, "parameter"):
@@ -365,10 +374,6 @@ def slim_model(
             f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
             hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
         )
-    built = slim(traced, plan.removal, coupling=coupling)
-    if reinitialize:
-        reinitialize_modules(built)
-    return built
 
 
 def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:
