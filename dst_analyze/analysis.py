@@ -43,10 +43,12 @@ class Analysis:
 
     @property
     def traced(self) -> TracedModel:
+        """The model that was swept, traced."""
         return self.task.traced
 
     @cached_property
     def ranking(self) -> Ranking:
+        """The layers by redundancy, with how sure that is."""
         return rank_run(self.record)
 
     @cached_property
@@ -109,6 +111,7 @@ class Analysis:
         return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
+        """Write the report into the run folder and return the path of its page."""
         return write_report(self.record.folder, self.ranking)
 
     # --- the report's figures, each upon the axes given, else upon new ones ---

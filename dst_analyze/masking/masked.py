@@ -76,6 +76,7 @@ class MaskedModel(nn.Module):
         self._inlined: dict[Mode, list[nn.Module]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with its masked weights, as a graph where that gives the same as the user's code."""
         form = self._forms["train" if self.training else "eval"]
         if isinstance(form, GraphForm):
             tensors = form.tensors(self, args, kwargs)
@@ -207,8 +208,10 @@ class MaskedModel(nn.Module):
 
     @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
-        """Where each layer's thresholds stand, by name; without units these are views into the one flat parameter:
-        writing to one sets it."""
+        """Return the thresholds of each layer by name, where they stand among the weights.
+
+        With ``threshold_scale="one"`` these are views into the one flat parameter: writing to one sets it.
+        """
         return {layer.name: self.masking.of_layer(layer, self.thresholds) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
@@ -276,6 +279,7 @@ class MaskedModel(nn.Module):
         self.masking.auto_reset = value
 
     def extra_repr(self) -> str:
+        """Return the counts of layers and thresholds, and the form."""
         return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, form={self.form}"
 
     def _repr_html_(self) -> str:
@@ -433,6 +437,7 @@ def _why_nothing(traced: TracedModel) -> str:
 
 
 def refuse_masked(model: nn.Module) -> None:
+    """Raise a ModelError if the model, or a part of it, is masked already."""
     for name, module in model.named_modules():
         if isinstance(module, MaskedModel):
             raise ModelError(

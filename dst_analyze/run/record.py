@@ -72,6 +72,7 @@ class TrialResult(Json):
 
     @property
     def key(self) -> TrialKey:
+        """What the trial is found by: its alpha, its seed, and whether it is a control."""
         return TrialKey(self.alpha, self.seed, self.control)
 
     @property
@@ -222,10 +223,12 @@ class SweepRecord:
 
     @property
     def complete(self) -> bool:
+        """True if no trial diverged or failed."""
         return all(trial.status == "done" for trial in self.trials)
 
     @property
     def dense(self) -> TrialResult:
+        """The trial without masks, of the first seed."""
         return next(trial for trial in self.trials if trial.alpha is None)
 
     def at(self, alpha: float) -> list[TrialResult]:
@@ -250,6 +253,7 @@ class SweepRecord:
         return _mean([trial.remaining for trial in self.at(alpha)])
 
     def score(self, alpha: float) -> float | None:
+        """Return the mean score of the trials of one alpha; None if none has one."""
         return _mean([trial.score for trial in self.at(alpha)])
 
     @property

@@ -176,6 +176,7 @@ def trials_of(plan: Plan) -> int:
 
 
 def check_jobs(jobs: int) -> int:
+    """Return the number of jobs, or raise an OptionError if it is none."""
     if jobs < 1:
         raise OptionError(f"{jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
     return jobs

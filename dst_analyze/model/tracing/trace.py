@@ -67,6 +67,7 @@ class Coverage:
     masked: float  # of all parameters: masked
 
     def describe(self) -> str:
+        """Return the shares in a sentence."""
         return (
             f"{self.weights:.1%} of the matmul and convolution weights can be masked "
             f"({self.masked:.1%} of all parameters); {self.parameters:.1%} of the parameters are visible in the graph"
@@ -102,10 +103,12 @@ class TracedModel:
 
     @property
     def graph_module(self) -> fx.GraphModule | None:
+        """The torch.fx graph as a module; None if there is no graph."""
         return self.graph.graph_module
 
     @property
     def rung(self) -> int:
+        """The rung of the tracing ladder that the graph is from: 1 is the best, 3 has no graph."""
         return self.graph.rung
 
     def frame(self) -> pd.DataFrame:

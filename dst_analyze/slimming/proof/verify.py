@@ -54,9 +54,11 @@ class CandidateRun:
 
     @property
     def name(self) -> str:
+        """Unique within one proof."""
         return f"{self.contender.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
+        """Train the model and return its score."""
         if task.traced.graph_module is None:  # it was left behind, see `serialize.PickledTask`
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
@@ -65,9 +67,11 @@ class CandidateRun:
         )
 
     def failed(self, reason: str, seconds: float) -> Outcome:
+        """Return the outcome of a training that failed."""
         return Outcome(self, None, reason)
 
     def retry_event(self, reason: str) -> Notice:
+        """Return what to say when the training starts again."""
         return Notice(f"{self.name} starts again: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
