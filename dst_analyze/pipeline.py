@@ -28,7 +28,7 @@ class Wanted:
     """What is to be made of a sweep, beside its ranking, a suggestion and the report."""
 
     slim: Mapping[str, Any] = field(default_factory=dict)  # keywords of `suggest_widths`
-    fresh: bool = False  # the slim model's weights: new, or those left of the model's
+    reinitialize: bool = False  # the slim model's weights: new, or those left of the model's
     verify_seeds: int = 0
     baselines: Sequence[Method] = ()
 
@@ -75,6 +75,6 @@ def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -
 
     def suggested() -> Suggestion:
         widths = suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
-        return write_suggestion(record.folder, traced, widths, coupling, fresh=wanted.fresh)
+        return write_suggestion(record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize)
 
     return attempt(suggested, hint="`dst-analyze slim RUN --debug` shows where")

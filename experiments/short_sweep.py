@@ -85,7 +85,7 @@ class Sweep:
         return self.recipe == SHUFFLED
 
 
-_ONE = {"threshold_unit": "one"}
+_ONE = {"threshold_scale": "one"}
 _PLAIN = {**_ONE, "warm_up": 0}
 _LONG = {**_PLAIN, "threshold_clock": 1}
 _LONG_BFLOAT16 = {**_LONG, "amp": True}

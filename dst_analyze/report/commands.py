@@ -72,4 +72,4 @@ def _options(record: SweepRecord) -> Iterator[str]:
     if made.warm_up != asked.warm_up_in(made.steps):
         yield from ("--warm-up", str(made.warm_up))
     if made.unit != asked.unit_in(made.steps):
-        yield from ("--threshold-unit", made.unit)
+        yield from ("--threshold-scale", made.unit)

@@ -270,6 +270,7 @@ def part(ratio: float | None) -> str:
 
 
 def score(value: float | None, kind: str) -> str:
+    """Return a score in words: a share in percent, a loss as a number."""
     if value is None or math.isnan(value):
         return "–"
     return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dst_analyze.run.config import OnCollapse, SweepConfig, Unit
+from dst_analyze.run.config import OnCollapse, SweepConfig, ThresholdScale
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds on the weights' own clock bring the paper's pattern out; a shorter run makes up for it."""
@@ -25,7 +25,7 @@ def default_warm_up(steps: int) -> int:
     return steps if steps < FULL_LENGTH else 0
 
 
-def default_unit(steps: int) -> Unit:
+def default_unit(steps: int) -> ThresholdScale:
     """What thresholds are counted in: the magnitudes of their layer, and in a full-length run all alike."""
     return "layer" if steps < FULL_LENGTH else "one"
 
@@ -36,7 +36,7 @@ class AskedPace:
 
     clock: float | None
     warm_up: int | None
-    unit: Unit | None
+    unit: ThresholdScale | None
 
     @classmethod
     def of(cls, config: SweepConfig) -> AskedPace:
@@ -46,14 +46,14 @@ class AskedPace:
         return cls(
             clock=config.threshold_clock or (PAPER_CLOCK if paper else None),
             warm_up=0 if no_warm_up else config.warm_up,
-            unit=config.threshold_unit or ("one" if paper else None),
+            unit=config.threshold_scale or ("one" if paper else None),
         )
 
     def warm_up_in(self, steps: int) -> int:
         """The warm-up of a run of so many steps."""
         return default_warm_up(steps) if self.warm_up is None else self.warm_up
 
-    def unit_in(self, steps: int) -> Unit:
+    def unit_in(self, steps: int) -> ThresholdScale:
         return self.unit or default_unit(steps)
 
     def clock_in(self, steps: int, family: str) -> float:

@@ -60,18 +60,22 @@ class FolderStatus:
 
     @property
     def failed(self) -> list[TrialKey]:
+        """The trials that diverged or failed."""
         return [key for key in self.schedule.keys if key in self.results and self.results[key].status != "done"]
 
     @property
     def missing(self) -> list[TrialKey]:
+        """The trials that have not been run yet."""
         return [key for key in self.schedule.keys if key not in self.results and key not in self.damaged]
 
     @property
     def started(self) -> bool:
+        """True if some trial has been run."""
         return bool(self.results or self.damaged)
 
     @property
     def complete(self) -> bool:
+        """True if all trials that are needed are there."""
         return self.schedule.settled and not self.missing and not self.damaged
 
 
@@ -206,6 +210,7 @@ def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
 
 
 def read_json(path: Path, kind: type[J]) -> J:
+    """Return the checked value of a JSON file, or raise a FolderError."""
     try:
         return kind.model_validate_json(read_text(path, JSON_MOST))
     except FileNotFoundError:
@@ -227,6 +232,7 @@ def read_json(path: Path, kind: type[J]) -> J:
 
 
 def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
+    """Return the checked table of a CSV file, or raise a FolderError."""
     try:
         # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
         with open_regular_file(path, CSV_MOST) as file:

@@ -319,4 +319,4 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _json_bytes(value: Json) -> bytes:
-    return f"{value.model_dump_json(indent=2)}\n".encode()
+    return f"{value.model_dump_json(indent=2, by_alias=True)}\n".encode()

@@ -15,7 +15,7 @@ from dst_analyze.run.paths import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATI
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model
-from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError
 from dst_analyze.slimming.source.write import write_source
@@ -49,10 +49,10 @@ class Suggestion:
 
 
 def write_suggestion(
-    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, fresh: bool = False
+    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, reinitialize: bool = False
 ) -> Suggestion:
     """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
-    model = slim_model(traced, plan, fresh=fresh, coupling=coupling)
+    model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
     folder.mkdir(parents=True, exist_ok=True)
     source, no_source = folder / SLIM_SOURCE, ""
     try:
@@ -80,9 +80,9 @@ def verify_and_save(
     engine: Engine | None = None,
     listener: Emit = ignore_event,
 ) -> Verification:
-    """The proof of a plan (see `verify_plan`), kept in the run folder: training by training, then as a whole."""
+    """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
     kept = folder / VERIFIED
-    found = verify_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
+    found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
     write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
     return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.model.inputs.stand_in import describe_inputs
@@ -31,6 +30,7 @@ from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.cost import estimate_of
 from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import Plan, plan_sweep
 from dst_analyze.sweep.training.trial import ModelSpec
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
@@ -40,7 +40,6 @@ def run_sweep(
     model: ModelSpec,
     data: Any = None,
     *,
-    model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     retry_failed: bool = False,
@@ -50,7 +49,7 @@ def run_sweep(
     ray_address: str | None = None,
     listener: Emit = ignore_event,
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[SweepOptions],
 ) -> SweepRecord:
     """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
 
@@ -64,7 +63,7 @@ def run_sweep(
     machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
-    plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
+    plan = plan_sweep(model, data, out=out, existing=existing, **options)
     return run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress)
 
 
@@ -117,7 +116,7 @@ def _header(plan: Plan) -> RunHeader:
     return RunHeader(
         plan.task.config,
         plan.manifest,
-        traced.frame().rename(columns={"name": "layer"}),
+        traced.table.rename(columns={"name": "layer"}),
         summarize_graph(traced),
         None if isinstance(coupling, DstError) else layer_groups(traced, coupling),
         None if inputs is None else ExampleInputs(**inputs),

@@ -13,9 +13,9 @@ from statistics import mean, stdev
 import pandas as pd
 from run import EXPERIMENTS
 
+from dst_analyze import read_run
 from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.ranking.load import rank_run
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.density import late_ratios
 

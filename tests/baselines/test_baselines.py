@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dst_analyze import read_run
 from dst_analyze.analysis import analyze
 from dst_analyze.baselines import measure as measuring
 from dst_analyze.baselines.agreement import compare_methods, read_method_comparison
@@ -18,7 +19,6 @@ from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.run.paths import BASELINES
-from dst_analyze.run.reader import read_run
 from dst_analyze.sweep.planning.plan import plan_sweep
 
 RUN = ("example:demo", "--steps", "30", "--alphas", "1e-3,1e-2", "--seeds", "2", "--out", "run")

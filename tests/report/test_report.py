@@ -19,6 +19,7 @@ import pytest
 from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
 
+from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import by_reason
@@ -31,7 +32,6 @@ from dst_analyze.report.page import SECTIONS, render, write_report
 from dst_analyze.report.rows import keys_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.run.defaults import DEFAULT_STEPS
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SkippedLayer
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
 
@@ -348,7 +348,7 @@ def test_the_commands_would_make_the_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-unit one"),
+        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-scale one"),
         ({"steps": DEFAULT_STEPS, "warm_up": 5, "unit": "layer"}, "--warm-up 5"),
         ({"steps": 9_000, "warm_up": 0, "unit": "one"}, "--steps 9000"),
     ],

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from small_sweeps import FILE
 from torch import nn
 
-from dst_analyze import analyze, rank_layers, suggest_widths
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels, rank_layers, suggest_widths
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading.load import load_model
@@ -241,9 +240,9 @@ def test_fresh_weights_are_drawn_for_the_new_widths():
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.3)
     model = net()
     torch.manual_seed(1)
-    slim, fresh = slim_model(model, plan), slim_model(model, plan, fresh=True)
+    slim, fresh = slim_model(model, plan), slim_model(model, plan, reinitialize=True)
     torch.manual_seed(1)
-    again = slim_model(model, plan, fresh=True)
+    again = slim_model(model, plan, reinitialize=True)
     for (name, kept), new, same in zip(slim.named_parameters(), fresh.parameters(), again.parameters(), strict=True):
         assert torch.equal(new, same)
         assert name.startswith("3.") or not torch.equal(kept, new)  # a BatchNorm starts at ones and zeros anyway
@@ -389,7 +388,7 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
         file.name for file in (tmp_path / "run").iterdir()
     }
     written = load_file(tmp_path / "run" / "slim_model.safetensors")
-    assert main(["slim", "run", "--round-to", "1", "--fresh"]) == 0
+    assert main(["slim", "run", "--round-to", "1", "--reinitialize"]) == 0
     fresh = load_file(tmp_path / "run" / "slim_model.safetensors")
     assert {name: value.shape for name, value in fresh.items()} == {n: v.shape for n, v in written.items()}
     assert not any(torch.equal(fresh[name], value) for name, value in written.items())
@@ -438,7 +437,7 @@ def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_pa
     assert slim_model(model, SlimPlan.load("run/plan.json"))(torch.zeros(2, 64)).shape == (2, 10)
     found = analyze("m.py", alphas=(1e-2, 3e-2), steps=20, out="other")
     with pytest.warns(UserWarning, match="not written as source"):
-        found.slim()
+        found.suggest_widths()
 
 
 def test_widths_are_those_a_person_would_write():

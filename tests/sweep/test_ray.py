@@ -20,7 +20,7 @@ from run_folders import files_of
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.run.events import Notice, TrialRetried, TrialStep
-from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep
@@ -161,8 +161,8 @@ def test_a_cluster_proves_what_this_process_proves(tmp_path, monkeypatch, cluste
     task = plan_sweep("m.py", out="run", **OPTIONS).task
     plan = plan_of(task)
     with Workers(engine="ray", ray_address=cluster.address).started(task, None) as workers:
-        there = verify_plan(task, plan, seeds=1, engine=workers)
-    assert scores(there) == scores(verify_plan(task, plan, seeds=1))
+        there = verify_task_plan(task, plan, seeds=1, engine=workers)
+    assert scores(there) == scores(verify_task_plan(task, plan, seeds=1))
 
 
 def test_ctrl_c_ends_a_ray_of_this_machine(tmp_path):

@@ -61,7 +61,7 @@ def analyze(
     jobs: int | None,
     engine: Literal["local", "ray"],
     ray_address: str | None,
-    fresh: bool,
+    reinitialize: bool,
     verify: bool,
     verify_seeds: int,
     baselines: str | None,
@@ -118,7 +118,7 @@ def analyze(
     from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
     lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-    wanted = Wanted(asked, fresh, verify_seeds if verify else 0, methods)
+    wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
     with redirect_stdout(sys.stderr):
         outcome = finish(plan, record, wanted, workers, lines, warn=lambda text: click.echo(text, err=True))
     if not as_json:

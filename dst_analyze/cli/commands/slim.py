@@ -19,7 +19,9 @@ from dst_analyze.cli.options import data_root_option, debug_option, folder, run_
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
 @debug_option
-def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool, debug: bool, **options: Any) -> None:
+def slim(
+    run_folder: Path, out: Path | None, data_root: Path | None, reinitialize: bool, debug: bool, **options: Any
+) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
 
     \b
@@ -41,7 +43,7 @@ def slim(run_folder: Path, out: Path | None, data_root: Path | None, fresh: bool
         traced = reload_model(record, data_root=data_root)
         coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
-        written = write_suggestion(out or record.folder, traced, plan, coupling, fresh=fresh)
+        written = write_suggestion(out or record.folder, traced, plan, coupling, reinitialize=reinitialize)
     if out is None:
         write_report(record.folder, ranking)
     stdout = console()

@@ -16,6 +16,7 @@ from torch import nn
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
@@ -25,7 +26,7 @@ from dst_analyze.model.loading.weights import read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
-from dst_analyze.run.config import DEFAULT_BATCH_SIZE, SweepConfig, Unit
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
 from dst_analyze.run.record import DataSummary, Manifest, ModelSummary, SkippedLayer
@@ -102,7 +103,7 @@ class PlannedBefore:
     steps: int
     clock: float
     warm_up: int
-    unit: Unit
+    unit: ThresholdScale
 
 
 def _unchecked(name: str, config: SweepConfig) -> None:
@@ -126,6 +127,7 @@ def plan_sweep(
     ``before`` is for a run that has been planned once: what was found or chosen for it then holds.
     """
     args = dict(model_args or {})
+    options = with_new_names(options, RENAMED, stacklevel=3)
     paths: list[Path] = []
 
     def check(name: str, config: SweepConfig) -> None:
@@ -137,6 +139,21 @@ def plan_sweep(
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
     request = Request(model, data, root, args, options) if named else None
     return Plan(planned.task, _manifest(planned), paths[0], existing, request)
+
+
+def plan_task(
+    model: ModelSpec,
+    data: Any = None,
+    *,
+    model_args: Mapping[str, Any] | None = None,
+    data_root: Path | str = DEFAULT_ROOT,
+    download: bool = False,
+    **options: Any,
+) -> Task:
+    """Return what would be trained, checked as by `plan_sweep`; for trainings that have neither folder nor alphas."""
+    options = {**with_new_names(options, RENAMED, stacklevel=3), "alpha_scale": 1.0}  # no alphas: nothing to scale
+    args = dict(model_args or {})
+    return _planned(model, data, Path(data_root), download, args, options, _unchecked).task
 
 
 def _planned(

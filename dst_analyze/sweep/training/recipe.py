@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.masking.masks import Unit
+from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace
 from dst_analyze.sweep.training.threshold_limit import ThresholdCap
@@ -90,7 +90,7 @@ class Recipe:
     steps: int
     clock: float  # how many times faster than the weights' the thresholds' learning rate is
     warm_up: int  # steps that the weights of a masked trial are trained as a dense model's are, before its own
-    unit: Unit  # what thresholds are counted in
+    unit: ThresholdScale  # what thresholds are counted in
     asked: AskedPace  # what of these three was asked for, and not left to the length of the run
     hook: OptimizerHook | None = None
 
@@ -187,7 +187,7 @@ class Recipe:
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
-def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, Unit, AskedPace]:
+def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
     return steps, asked.clock_in(steps, family), asked.warm_up_in(steps), asked.unit_in(steps), asked
 
 
