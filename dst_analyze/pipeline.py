@@ -67,7 +67,7 @@ def finish(
 
 def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:
     """The suggestion, or why there is none; one that is there already is replaced only if something is asked of it."""
-    if (record.folder / PLAN).exists() and not (wanted.slim or wanted.fresh):
+    if (record.folder / PLAN).exists() and not (wanted.slim or wanted.reinitialize):
         return Suggestion(read_plan(record.folder), record.folder)
     coupling, traced = plan.coupling, plan.task.traced
     if isinstance(coupling, DstError):

@@ -26,7 +26,7 @@ from dst_analyze.model.loading.weights import read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
-from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
 from dst_analyze.run.record import DataSummary, Manifest, ModelSummary, SkippedLayer
