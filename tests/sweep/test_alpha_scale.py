@@ -15,7 +15,7 @@ from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.report.page import write_report
 from dst_analyze.run.atomic_io import sums_of
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.paths import HEAD
+from dst_analyze.run.paths import HEADER
 from dst_analyze.run.record import TrialKey
 from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel
 from dst_analyze.sweep.planning.plan import plan_sweep
@@ -107,7 +107,7 @@ def test_an_old_run_is_not_continued_in_another_scale(tmp_path):
     run_sweep(mlp(), (X, Y), **options)
     path, new = tmp_path / "run" / "config.json", ("alpha_factor", "effective_alphas", "alpha_scale")
     path.write_text(json.dumps({k: value for k, value in json.loads(path.read_text()).items() if k not in new}))
-    files = {name: (tmp_path / "run" / name).read_bytes() for name in (*HEAD, "graph.json")}
+    files = {name: (tmp_path / "run" / name).read_bytes() for name in (*HEADER, "graph.json")}
     (tmp_path / "run" / "SHA256SUMS").write_bytes(sums_of(files))
     assert read_run(tmp_path / "run").config.factor == 1
     with pytest.raises(FolderError, match="before alphas had a scale"):
