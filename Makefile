@@ -32,6 +32,7 @@ lint: $(VENV)/installed-test
 bench: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
 	$(BIN)/python benchmarks/sweep_cost.py
+	$(BIN)/python benchmarks/report_speed.py
 
 # The outputs that the notebooks keep, made anew.
 notebooks: $(VENV)/installed-test

@@ -29,9 +29,9 @@ from dst_analyze.masking.masked import MaskedModel, mask_model
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 
 WAYS: dict[str, dict[str, Any]] = {
-    "eager": {"operator": "eager"},
-    "modules": {"operator": "compiled", "form": "modules"},
-    "graph": {"operator": "compiled", "form": "graph"},
+    "eager": {"backend": "eager"},
+    "modules": {"backend": "compiled", "form": "modules"},
+    "graph": {"backend": "compiled", "form": "graph"},
     "plain": {},
 }
 BARS = {"lenet-300-100": 1.15, "vgg-16": 1.02, "resnet-18": 1.02, "lstm": 1.02}

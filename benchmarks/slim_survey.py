@@ -88,7 +88,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     import torch
     from slim_checks import planned_shapes
 
-    from dst_analyze.channels.coupling import couple_channels
+    from dst_analyze import couple_channels
     from dst_analyze.model.tracing.trace import trace_model
     from dst_analyze.slimming.planning.budget import TOLERANCE
     from dst_analyze.slimming.surgery.build import slim

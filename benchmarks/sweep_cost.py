@@ -5,7 +5,8 @@
 Three alphas and the dense trial of the demo. Both numbers are ratios of things interleaved in one run, the median of
 them is printed, so that a slow moment of a shared machine hits both sides. ``outside`` is all of a trial but its
 training steps: building and masking the model, reading masks, writing and checking artefacts; scoring the test data is
-work the user asked for and is shown apart.
+work the user asked for and is shown apart. On 2 cores with 4 trials of 600 steps, two jobs took 0.55 of the time of
+one on a quiet machine, and 95 s to 94 s on one kept busy by others (load 7).
 """
 
 from __future__ import annotations

@@ -6,22 +6,28 @@ The public names are loaded when they are first used: ``import dst_analyze`` doe
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dst_analyze.deprecation import warn_renamed
 from dst_analyze.errors import DstError
 from dst_analyze.model.loading.module_finder import make_findable
 from dst_analyze.version import __version__
 
 if TYPE_CHECKING:
     from dst_analyze.analysis import Analysis, analyze
+    from dst_analyze.channels.coupling import couple_channels
+    from dst_analyze.channels.groups import Coupling
     from dst_analyze.channels.rule_call import register_channel_rule
     from dst_analyze.masking.masked import MaskedModel, mask_model
-    from dst_analyze.model.loading.load import load_model
+    from dst_analyze.model.loading.load import LoadedModel, load_model
     from dst_analyze.model.tracing.registered import register_masked
     from dst_analyze.model.tracing.trace import TracedModel, trace_model
+    from dst_analyze.model.tracing.weight_ops import WeightArgument, register_weight_op
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
+    from dst_analyze.run.masks import read_masks
+    from dst_analyze.run.reader import read_run
     from dst_analyze.run.record import SweepRecord
-    from dst_analyze.slimming.exact.remove import exact_slim
+    from dst_analyze.slimming.exact.remove import remove_dead_channels
     from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
     from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
     from dst_analyze.slimming.proof.verify import verify_plan
@@ -30,19 +36,26 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Analysis": "analysis",
+    "Coupling": "channels.groups",
+    "LoadedModel": "model.loading.load",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
     "SlimPlan": "slimming.planning.plan_types",
     "SweepRecord": "run.record",
     "TracedModel": "model.tracing.trace",
     "Verification": "slimming.planning.plan_types",
+    "WeightArgument": "model.tracing.weight_ops",
     "analyze": "analysis",
-    "exact_slim": "slimming.exact.remove",
+    "couple_channels": "channels.coupling",
     "load_model": "model.loading.load",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
+    "read_masks": "run.masks",
+    "read_run": "run.reader",
     "register_channel_rule": "channels.rule_call",
     "register_masked": "model.tracing.registered",
+    "register_weight_op": "model.tracing.weight_ops",
+    "remove_dead_channels": "slimming.exact.remove",
     "run_sweep": "sweep.run_sweep",
     "slim_model": "slimming.planning.suggest",
     "suggest_widths": "slimming.planning.suggest",
@@ -52,23 +65,33 @@ _HOMES = {
     "write_source": "slimming.source.write",
 }
 
+_RENAMED = {"exact_slim": "remove_dead_channels"}
+"""Old names, importable for one release."""
+
 __all__ = [
     "Analysis",
+    "Coupling",
     "DstError",
+    "LoadedModel",
     "MaskedModel",
     "Ranking",
     "SlimPlan",
     "SweepRecord",
     "TracedModel",
     "Verification",
+    "WeightArgument",
     "__version__",
     "analyze",
-    "exact_slim",
+    "couple_channels",
     "load_model",
     "mask_model",
     "rank_layers",
+    "read_masks",
+    "read_run",
     "register_channel_rule",
     "register_masked",
+    "register_weight_op",
+    "remove_dead_channels",
     "run_sweep",
     "slim_model",
     "suggest_widths",
@@ -83,6 +106,9 @@ make_findable()
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warn_renamed(f"dst_analyze.{name}", f"dst_analyze.{_RENAMED[name]}")
+        return __getattr__(_RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from matplotlib.axes import Axes
 from torch import fx
 
-from dst_analyze.baselines.agreement import MethodComparison, ways_of
+from dst_analyze.baselines.agreement import MethodComparison, compare_methods
 from dst_analyze.baselines.measure import baselines_of
 from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.deprecation import renamed_arguments, warn_renamed
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
@@ -27,8 +28,10 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import read_plan, verify_and_save, write_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+from dst_analyze.sweep.engines.workers import EngineName, Workers
+from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import plan_sweep
-from dst_analyze.sweep.run_sweep import EngineName, chosen_engine, existing_policy, run_here
+from dst_analyze.sweep.run_sweep import existing_policy, run_here
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 
@@ -41,10 +44,12 @@ class Analysis:
 
     @property
     def traced(self) -> TracedModel:
+        """The model that was swept, traced."""
         return self.task.traced
 
     @cached_property
     def ranking(self) -> Ranking:
+        """The layers by redundancy, with how sure that is."""
         return rank_run(self.record)
 
     @cached_property
@@ -52,18 +57,34 @@ class Analysis:
         """Which channels belong together."""
         return couple_channels(self.traced)
 
-    def slim(self, *, write: bool = True, fresh: bool = False, **asked: Any) -> SlimPlan:
-        """A suggestion (see `suggest_widths`; half of the parameters unless told otherwise), kept in the run folder."""
+    def suggest_widths(self, *, write: bool = True, reinitialize: bool = False, **asked: Any) -> SlimPlan:
+        """Return a suggestion: half of the parameters, unless `suggest_widths` is asked for another share.
+
+        With ``write`` it is kept in the run folder, with the slim model as source and its weights: those that are
+        left of the model given, or new ones (``reinitialize``).
+        """
         plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
-            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, fresh=fresh)
+            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, reinitialize=reinitialize)
             if written.no_source:
                 warnings.warn(f"the slim model is not written as source: {written.no_source}", stacklevel=2)
         return plan
 
-    def build(self, plan: SlimPlan, *, fresh: bool = False) -> fx.GraphModule:
-        """The slim model, with the weights that are left of the one that was given, or ``fresh`` ones."""
-        return slim_model(self.traced, plan, fresh=fresh, coupling=self.coupling)
+    @renamed_arguments(fresh="reinitialize")
+    def slim(self, **asked: Any) -> SlimPlan:
+        """Return `suggest_widths`; the old name, for one release."""
+        warn_renamed("Analysis.slim()", "Analysis.suggest_widths()", stacklevel=3)
+        return self.suggest_widths(**asked)
+
+    def slim_model(self, plan: SlimPlan, *, reinitialize: bool = False) -> fx.GraphModule:
+        """Return the slim model, with the weights that are left of the model given, or with new ones."""
+        return slim_model(self.traced, plan, reinitialize=reinitialize, coupling=self.coupling)
+
+    @renamed_arguments(fresh="reinitialize")
+    def build(self, plan: SlimPlan, **asked: Any) -> fx.GraphModule:
+        """Return `slim_model`; the old name, for one release."""
+        warn_renamed("Analysis.build()", "Analysis.slim_model()", stacklevel=3)
+        return self.slim_model(plan, **asked)
 
     def verify(
         self,
@@ -82,15 +103,16 @@ class Analysis:
         """
         task = self.task
         if steps is not None:
-            task = replace(task, steps=steps, recipe=replace(task.recipe, steps=steps))
-        with chosen_engine(task, None, engine, jobs, ray_address, here=True) as workers:
+            task = replace(task, steps=steps, recipe=task.recipe.lasting(steps))
+        with Workers(jobs, engine, ray_address, here=True).started(task, None) as workers:
             return verify_and_save(task, self.record, plan, seeds, workers, listener)
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
         """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""
-        return ways_of(self.record, self.ranking, baselines_of(self.task, self.record, methods))
+        return compare_methods(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
+        """Write the report into the run folder and return the path of its page."""
         return write_report(self.record.folder, self.ranking)
 
     # --- the report's figures, each upon the axes given, else upon new ones ---
@@ -133,9 +155,9 @@ def analyze(
     ray_address: str | None = None,
     listener: Emit = ignore_event,
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[SweepOptions],
 ) -> Analysis:
     """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return Analysis(plan.task, run_here(plan, jobs, engine, ray_address, listener, progress))
+    return Analysis(plan.task, run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class DstError(Exception):
@@ -68,3 +71,13 @@ class OptionError(InputError):
 
 class FolderError(InputError):
     """A run folder is missing, foreign, damaged or not writable."""
+
+
+def attempt(make: Callable[[], T], hint: str) -> T | DstError:
+    """What is made, or the error: a sweep of hours is not to be lost to a model that nobody thought of here."""
+    try:
+        return make()
+    except DstError as error:
+        return error
+    except Exception as error:
+        return DstError(f"{type(error).__name__}: {error}", hint=hint)

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dst_analyze import SlimPlan, rank_layers
-from dst_analyze.run.reader import read_run
+from dst_analyze import SlimPlan, rank_layers, read_run
 
 RESULTS = Path(__file__).parent / "results/plain_command.jsonl"
 ALPHAS = "1e-7,1e-6,1e-5"

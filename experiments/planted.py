@@ -24,9 +24,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from planted import PLANTINGS, Planting
 
-from dst_analyze import SweepRecord, rank_layers, run_sweep
-from dst_analyze.ranking.frame_input import checked_frame
-from dst_analyze.run.reader import read_run
+from dst_analyze import SweepRecord, rank_layers, read_run, run_sweep
+from dst_analyze.ranking.input.frame_input import checked_frame
 from dst_analyze.sweep.data.digits import load_digits
 
 SUBSETS = 20
@@ -117,7 +116,7 @@ def main() -> None:
 
     def swept(name: str, kind: str, seeds: int | tuple[int, ...], folder: str) -> pd.DataFrame:
         planting, out = PLANTINGS[name], options.runs / folder
-        asked = {"alphas": ALPHAS, "seeds": seeds, "exclude": planting.exclude, "operator": "compiled"}
+        asked = {"alphas": ALPHAS, "seeds": seeds, "exclude": planting.exclude, "backend": "compiled"}
         build = planting.build(kind == "planted")
         return frame_of(read_run(out) if options.read else run_sweep(build, data, out=out, resume=True, **asked))
 

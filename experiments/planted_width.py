@@ -57,7 +57,7 @@ def measure(name: str, runs: Path, seeds: int) -> list[dict[str, object]]:
     target = share / found.traced.params
     rows = []
     for rule in RULES:
-        plan = found.slim(target_params=target, rule=rule, round_to=1, write=False)
+        plan = found.suggest_widths(target_params=target, rule=rule, round_to=1, write=False)
         new = [group.new_width for group in plan.groups]
         rows.append(
             {"net": name, "rule": rule, "planted": new[int(place)], "over": new[int(place)] / width, "all": new}

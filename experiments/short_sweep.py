@@ -37,7 +37,7 @@ import torch
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.statistics import kendalls_tau
+from dst_analyze.ranking.statistics.measures import kendalls_tau
 from dst_analyze.run.events import ignore_event
 from dst_analyze.run.record import TrialKey, last_quarter
 from dst_analyze.sweep.planning.plan import plan_sweep
@@ -85,7 +85,7 @@ class Sweep:
         return self.recipe == SHUFFLED
 
 
-_ONE = {"threshold_unit": "one"}
+_ONE = {"threshold_scale": "one"}
 _PLAIN = {**_ONE, "warm_up": 0}
 _LONG = {**_PLAIN, "threshold_clock": 1}
 _LONG_BFLOAT16 = {**_LONG, "amp": True}

@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.run.record import SweepRecord

@@ -16,7 +16,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from dst_analyze.run.reader import read_run
+from dst_analyze import read_run
 from dst_analyze.run.record import last_quarter
 from dst_analyze.sweep.training import early_stop
 

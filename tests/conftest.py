@@ -38,7 +38,7 @@ def _train_here(patch: pytest.MonkeyPatch) -> None:
     from dst_analyze.sweep.engines.engine import InProcessEngine
 
     patch.setattr("dst_analyze.sweep.engines.forkserver.start_forkserver", lambda: None)
-    patch.setattr("dst_analyze.sweep.run_sweep.ProcessEngine", lambda jobs, request: InProcessEngine())
+    patch.setattr("dst_analyze.sweep.engines.workers.ProcessEngine", lambda jobs, request: InProcessEngine())
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
 from dst_analyze.html import html_table
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.serialize import agreement
-from dst_analyze.ranking.statistics import kendalls_tau, kendalls_w, ranks, redundancy
+from dst_analyze.ranking.statistics.measures import kendalls_tau, kendalls_w, ranks, redundancy
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
@@ -38,65 +38,65 @@ class MethodComparison:
     """Ways to rank the same layers, the sweep's first. ``layers`` are those that all of them rank."""
 
     layers: tuple[str, ...]
-    ways: tuple[RankingMethod, ...]
+    methods: tuple[RankingMethod, ...]
     tau: pd.DataFrame
     """Kendall's tau-b between any two, by name; NaN where one of them tells no two layers apart."""
 
     @property
     def measured(self) -> tuple[str, ...]:
         """Those that `--baselines` was asked for."""
-        return tuple(way.name for way in self.ways if way.name in METHODS)
+        return tuple(method.name for method in self.methods if method.name in METHODS)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per layer, in the order of the sweep: its rank in each way."""
-        table = pd.DataFrame({"layer": self.layers, **{way.name: way.order for way in self.ways}})
+        """A row per layer, in the order of the sweep: its rank in each method."""
+        table = pd.DataFrame({"layer": self.layers, **{method.name: method.order for method in self.methods}})
         return table.sort_values(["sweep", "layer"], kind="stable").reset_index(drop=True)
 
     @property
     def verdict(self) -> str:
         """In sentences: who is consistent with itself, and who agrees with the sweep."""
-        sweep, *others = self.ways
+        sweep, *others = self.methods
         told = [] if np.isnan(sweep.itself) else [f"the sweep agrees with itself over alphas to W {sweep.itself:.2f}"]
-        for way in others:
-            tau = float(self.tau.at[sweep.name, way.name])
+        for method in others:
+            tau = float(self.tau.at[sweep.name, method.name])
             close = "tells no two layers apart" if np.isnan(tau) else f"agrees with the sweep to tau {tau:.2f}"
-            within = "" if np.isnan(way.itself) else f" and with itself over its settings to W {way.itself:.2f}"
-            told.append(f"{way.name} {close}{within}")
+            within = "" if np.isnan(method.itself) else f" and with itself over its settings to W {method.itself:.2f}"
+            told.append(f"{method.name} {close}{within}")
         text = "; ".join(told)
         return f"{text[0].upper()}{text[1:]}."
 
     def __repr__(self) -> str:
-        return f"Ways({self.verdict!r})"
+        return f"MethodComparison({self.verdict!r})"
 
     @property
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """The heads and rows of a table, as text: how far each way agrees with the others and itself, and its cost."""
-        names = [way.name for way in self.ways]
+        names = [method.name for method in self.methods]
         rows = [
             [
-                way.name,
-                *(agreement(self.tau.at[way.name, other]) for other in names),
-                agreement(way.itself),
-                f"{way.steps:,}",
+                method.name,
+                *(agreement(self.tau.at[method.name, other]) for other in names),
+                agreement(method.itself),
+                f"{method.steps:,}",
             ]
-            for way in self.ways
+            for method in self.methods
         ]
         return ["ranked by", *(f"tau to {name}" for name in names), "W over its settings", "steps of training"], rows
 
     def _repr_html_(self) -> str:
         heads, rows = self.cells
-        told = [[*row, way.about] for row, way in zip(rows, self.ways, strict=True)]
+        told = [[*row, method.about] for row, method in zip(rows, self.methods, strict=True)]
         return html_table("Ways to rank the layers", [*heads, "what"], told, [self.verdict], words=1)
 
 
-def read_ways(record: SweepRecord, ranking: Ranking) -> MethodComparison | None:
+def read_method_comparison(record: SweepRecord, ranking: Ranking) -> MethodComparison | None:
     """Those of a run folder; None where `--baselines` has measured nothing."""
     path = record.folder / BASELINES
-    return ways_of(record, ranking, read_json(path, Baselines)) if path.exists() else None
+    return compare_methods(record, ranking, read_json(path, Baselines)) if path.exists() else None
 
 
-def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodComparison:
+def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodComparison:
     """Return the sweep's ranking beside the baselines, and beside what costs nothing: initial weights, size, depth."""
     table = ranking.table.set_index("layer")
     known = [set(measurement.values) for measurement in found.measured]
@@ -108,12 +108,12 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodCo
     table = table.loc[layers]
     params = table["params"].to_numpy(float)
     scores = {"sweep": table["redundancy"].to_numpy(float)}
-    ways = [RankingMethod("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
+    methods = [RankingMethod("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
     for method in found.methods:
         rows = _by_setting(found, method, layers, params)
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
-        ways.append(RankingMethod(method, ranks(scores[method]), len(rows), _w(rows), steps))
+        methods.append(RankingMethod(method, ranks(scores[method]), len(rows), _w(rows), steps))
     free = {
         "initialisation": table["null_redundancy"].to_numpy(float),
         "size": params,
@@ -121,10 +121,10 @@ def ways_of(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodCo
     }
     for name, score in free.items():
         scores[name] = score
-        ways.append(RankingMethod(name, ranks(score), 1, float("nan"), 0))
-    names = [way.name for way in ways]
+        methods.append(RankingMethod(name, ranks(score), 1, float("nan"), 0))
+    names = [method.name for method in methods]
     between = [[kendalls_tau(scores[one], scores[other]) for other in names] for one in names]
-    return MethodComparison(tuple(layers), tuple(ways), pd.DataFrame(between, index=names, columns=names))
+    return MethodComparison(tuple(layers), tuple(methods), pd.DataFrame(between, index=names, columns=names))
 
 
 def _own(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:

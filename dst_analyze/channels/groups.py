@@ -36,6 +36,7 @@ class Layout:
         return left
 
     def shape_after(self, keep: Mask) -> tuple[int, ...]:
+        """Return the shape that is left, given which units are."""
         return tuple(int(self.kept(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape))
 
 
@@ -64,10 +65,12 @@ class Group:
 
     @property
     def width(self) -> int:
+        """How many units it has."""
         return len(self.units)
 
     @property
     def removable(self) -> bool:
+        """True if some of its units may be removed."""
         return not self.frozen and self.width > self.floor
 
     @property
@@ -76,6 +79,7 @@ class Group:
         return max(1, len(self.layers("produces")) + len(self.layers("reads")))
 
     def layers(self, role: str) -> tuple[str, ...]:
+        """Return the layers that play a role in it: "produces", "reads" or "follows"."""
         return tuple(dict.fromkeys(member.layer for member in self.members if member.role == role))
 
 
@@ -100,10 +104,12 @@ class Coupling:
 
     @cached_property
     def removable(self) -> tuple[Group, ...]:
+        """The groups that may be narrowed."""
         return tuple(group for group in self.groups if group.removable)
 
     @cached_property
     def frozen(self) -> tuple[Frozen, ...]:
+        """The groups that stay as they are, and why."""
         return tuple(
             Frozen(
                 group.name,
@@ -115,6 +121,7 @@ class Coupling:
         )
 
     def group(self, name: str) -> Group:
+        """Return the group of this name."""
         return next(group for group in self.groups if group.name == name)
 
     def by_unit(self, group: Group, member: Member, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -140,12 +147,13 @@ class Coupling:
         return graph
 
     def _repr_html_(self) -> str:
-        table = self.table()
+        table = self.table
         lead = f"{len(self.removable)} of {len(self.groups)} groups of channels may be narrowed"
         return html_table(lead, list(table.columns), table.to_numpy().tolist(), words=1)
 
+    @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per group."""
+        """One row per group: who makes its channels, who reads them, and why some have to stay."""
         import pandas as pd
 
         return pd.DataFrame(

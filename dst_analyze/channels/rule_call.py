@@ -33,6 +33,7 @@ class Act:
 
     @property
     def ndim(self) -> int:
+        """How many axes the tensor has."""
         return len(self.shape)
 
     def along(self, dim: int) -> list[torch.Tensor]:
@@ -58,10 +59,12 @@ class Call:
     # Arguments.
 
     def get(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument of the call by its position, else by its name."""
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     @property
     def acts(self) -> list[Act]:
+        """All tensors among the arguments of the call."""
         found: list[Act] = []
         collect(self.args, found)
         collect(self.kwargs, found)
@@ -69,12 +72,14 @@ class Call:
 
     @property
     def x(self) -> Act:
+        """The first tensor among the arguments."""
         return self.acts[0]
 
     # Results.
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the call's result."""
         return tuple(self.result.shape)
 
     def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> Act:
@@ -99,9 +104,11 @@ class Call:
     # Findings.
 
     def reason(self, why: str) -> Reason:
+        """Return a reason that names this call and where it stands."""
         return Reason(why, self.op, self.node.name, self.place)
 
     def freeze(self, families: Iterable[torch.Tensor], why: str) -> None:
+        """Keep the channels of these families, for the reason given."""
         for family in families:
             self.space.freeze(family, self.reason(why))
 
@@ -118,6 +125,7 @@ class Call:
         return along(family, dim)
 
     def inexact(self, act: Act, dims: Iterable[int], why: str) -> None:
+        """Note that removing channels along these axes changes the outputs."""
         dims = [dim % act.ndim for dim in dims]
         for family in act.families:
             self.space.inexact(family, dims, self.reason(why))
@@ -146,6 +154,7 @@ class Call:
 
 
 def collect(value: Any, found: list[Act]) -> None:
+    """Append all labelled tensors in a nested value to ``found``."""
     if isinstance(value, Act):
         found.append(value)
     elif isinstance(value, list | tuple):
@@ -157,6 +166,7 @@ def collect(value: Any, found: list[Act]) -> None:
 
 
 def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a nested value with every leaf changed."""
     if isinstance(value, list | tuple) and not isinstance(value, Act):
         return type(value)(mapped_acts(item, change) for item in value) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
@@ -185,6 +195,7 @@ def frozen_module(call: Call) -> Any:
 
 
 def unlabelled(result: Any) -> Any:
+    """Return a result of the same shape in which no axis has channels."""
     if isinstance(result, torch.Tensor):
         return Act(tuple(result.shape))
     if isinstance(result, tuple | list):

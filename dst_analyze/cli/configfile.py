@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dst_analyze.cli.default_group import PROGRAM, closest
+from dst_analyze.cli.default_group import PROGRAM, closest, new_spelling
 from dst_analyze.cli.options import LISTS_OF_NUMBERS, section_of
 from dst_analyze.errors import OptionError
 from dst_analyze.run.atomic_io import write_text
@@ -57,7 +57,7 @@ def read_options(path: Path, command: click.Command) -> dict[str, Any]:
         inner = name.replace("_", "-") in known and isinstance(value, dict)
         for key, setting in value.items() if inner else [(name, value)]:
             place = f"{path}{_line(text, name if inner else '', key)}, {key}"
-            option = options.get(key.replace("_", "-"))
+            option = options.get(new_spelling(key.replace("_", "-")))
             if option is None:
                 raise OptionError(f"there is no option {key!r}", place=place, hint=_meant(key, [*options, *known]))
             if option.name in found:

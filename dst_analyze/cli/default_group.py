@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import platform
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 
 import click
@@ -16,6 +16,8 @@ from dst_analyze.version import __version__
 
 PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
+RENAMED = {"fresh": "reinitialize", "threshold-unit": "threshold-scale", "operator": "backend"}
+"""Options whose old names are accepted for one release, on the command line and in files."""
 _LIST = f"`{PROGRAM} --help` lists the commands and options"
 
 
@@ -23,6 +25,7 @@ class DefaultGroup(click.Group):
     """A group whose first argument may be a model instead of a command's name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = args if ctx.resilient_parsing else list(_with_new_spellings(args))
         if ctx.resilient_parsing and not args:  # a shell asks how this might go on
             return super().parse_args(ctx, args)
         if not args or args[0] in self.commands:
@@ -49,6 +52,21 @@ class DefaultGroup(click.Group):
         if incomplete.startswith("-"):
             return [*found, *default.shell_complete(click.Context(default, parent=ctx), incomplete)]
         return [*found, *complete_model(ctx, None, incomplete)]
+
+
+def _with_new_spellings(args: Iterable[str]) -> Iterator[str]:
+    """Yield the arguments with renamed options under their new names."""
+    for arg in args:
+        name, given, value = arg.partition("=")
+        yield f"--{new_spelling(name[2:])}{given}{value}" if name.startswith("--") else arg
+
+
+def new_spelling(name: str) -> str:
+    """Return an option's name (without dashes), the new one with a note on stderr if it is an old one."""
+    new = RENAMED.get(name, name)
+    if new != name:
+        click.echo(f"--{name} is now --{new}; the old name goes with the next release", err=True)
+    return new
 
 
 def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:

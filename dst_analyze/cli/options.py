@@ -160,7 +160,7 @@ training_options = section(
         help="The thresholds' learning rate over the weights'; 1 is the paper.  [default: 9000 / steps, from 1 to 30]",
     ),
     click.option(
-        "--threshold-unit",
+        "--threshold-scale",
         type=click.Choice(["layer", "one"]),
         help="Thresholds count in the mean magnitude of their layer's weights, or all in one unit, as in the paper.  "
         "[default: layer; one from 9000 steps on]",
@@ -181,7 +181,7 @@ training_options = section(
     ),
     choice("--threshold", "vector", "scalar", "matrix", text="One threshold per row, per layer or per weight."),
     choice("--estimator", "long-tail", "clipped", text="How gradients pass the mask's step."),
-    choice("--operator", "auto", "eager", "compiled", text="How masked weights are computed."),
+    choice("--backend", "auto", "eager", "compiled", text="How masked weights are computed."),
 )
 
 worker_options = section(
@@ -215,7 +215,9 @@ slim_options = section(
     click.option(
         "--rule", type=click.Choice(["balance", "density", "sqrt", "units"]), help="How a budget is shared out."
     ),
-    click.option("--fresh", is_flag=True, help="Write the slim model with new weights, not with those it was given."),
+    click.option(
+        "--reinitialize", is_flag=True, help="Write the slim model with new weights, not with those it was given."
+    ),
 )
 
 proof_options = section(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dst_analyze.baselines.agreement import read_ways
+from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.terminal import (
     note_text,
@@ -20,6 +20,7 @@ from dst_analyze.cli.terminal import (
     ways_table,
 )
 from dst_analyze.errors import DstError
+from dst_analyze.pipeline import Outcome
 from dst_analyze.ranking.length_evidence import long_run_share
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
@@ -38,15 +39,9 @@ _NAME = 40
 _STRONGER = 30  # times an alpha that pruned nothing
 
 
-def show_outcome(
-    where: Console,
-    record: SweepRecord,
-    ranking: Ranking,
-    suggestion: Suggestion | DstError,
-    proof: Verification | None,
-    page: Path,
-) -> None:
+def show_outcome(where: Console, outcome: Outcome) -> None:
     """Show all of it, what matters most at the end, where it is seen."""
+    record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
     show(where, ranking.text(where.width, top=_SHOWN), "")
     if isinstance(suggestion, DstError):
@@ -58,10 +53,10 @@ def show_outcome(
             show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
     if proof is not None:
         show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
-    ways = read_ways(record, ranking)
+    ways = read_method_comparison(record, ranking)
     if ways is not None:
         show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
-    rows = summary(record, ranking, suggestion, proof, page)
+    rows = summary(record, ranking, suggestion, proof, outcome.page)
     show(where, "", *(f"{name:<12}{escape_control(text)}" for name, text in rows))
 
 

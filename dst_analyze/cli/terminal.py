@@ -186,14 +186,14 @@ def ways_table(found: MethodComparison, width: int) -> Table:
 
     rows = [
         [
-            agreement(found.tau.at[found.ways[0].name, way.name]),
-            agreement(way.itself),
-            f"{way.steps:,}",
+            agreement(found.tau.at[found.methods[0].name, method.name]),
+            agreement(method.itself),
+            f"{method.steps:,}",
         ]
-        for way in found.ways
+        for method in found.methods
     ]
     heads = ["tau to the sweep", "W over its settings", "steps of training"]
-    return _table("ranked by", heads, [way.name for way in found.ways], rows, width)
+    return _table("ranked by", heads, [method.name for method in found.methods], rows, width)
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:

@@ -14,20 +14,21 @@ from typing import Any, Literal, get_args
 import torch
 from torch import fx, nn
 
+from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.forms import FormChoice, GraphForm, find_form
 from dst_analyze.masking.fx_pass import inlined_modules, rewrite_graph
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
 from dst_analyze.masking.layer import MaskedLayer, Threshold, flat_layout
-from dst_analyze.masking.masks import Backend, Masks, OnCollapse, Unit
+from dst_analyze.masking.masks import Backend, Masks, OnCollapse, ThresholdScale
 from dst_analyze.masking.parameter_swap import Substitution
 from dst_analyze.model.graph.packed_graph import PackedGraph
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel, trace_model
 
-Operator = Literal["auto", "eager", "compiled"]
+AskedBackend = Literal["auto", "eager", "compiled"]
 AskedForm = Literal["auto", "graph", "modules"]
 
 _NOT_ASKED = NoGraph('form="modules" was asked for')
@@ -50,14 +51,21 @@ class MaskedModel(nn.Module):
         *,
         estimator: str = "long-tail",
         backend: Backend = "eager",
-        unit: Unit = "one",
+        threshold_scale: ThresholdScale = "one",
         on_collapse: OnCollapse = "reset",
     ) -> None:
         super().__init__()
         self.model = model
         self._substitution = Substitution(model, [layer.aliases for layer in layers])
         weights = self._weights()
-        self.masking = Masks(layers, weights, estimator=estimator, backend=backend, unit=unit, on_collapse=on_collapse)
+        self.masking = Masks(
+            layers,
+            weights,
+            estimator=estimator,
+            backend=backend,
+            threshold_scale=threshold_scale,
+            on_collapse=on_collapse,
+        )
         self.constants = nn.ModuleDict()
         dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
         for weight in weights:
@@ -68,6 +76,7 @@ class MaskedModel(nn.Module):
         self._inlined: dict[Mode, list[nn.Module]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model with its masked weights, as a graph where that gives the same as the user's code."""
         form = self._forms["train" if self.training else "eval"]
         if isinstance(form, GraphForm):
             tensors = form.tensors(self, args, kwargs)
@@ -199,8 +208,10 @@ class MaskedModel(nn.Module):
 
     @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
-        """Where each layer's thresholds stand, by name; without units these are views into the one flat parameter:
-        writing to one sets it."""
+        """Return the thresholds of each layer by name, where they stand among the weights.
+
+        With ``threshold_scale="one"`` these are views into the one flat parameter: writing to one sets it.
+        """
         return {layer.name: self.masking.of_layer(layer, self.thresholds) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
@@ -268,6 +279,7 @@ class MaskedModel(nn.Module):
         self.masking.auto_reset = value
 
     def extra_repr(self) -> str:
+        """Return the counts of layers and thresholds, and the form."""
         return f"layers={len(self.layers)}, thresholds={self.thresholds.numel()}, form={self.form}"
 
     def _repr_html_(self) -> str:
@@ -318,6 +330,7 @@ class MaskedModel(nn.Module):
         return self.masking.count(self.thresholds, self._weights())
 
 
+@renamed_arguments(operator="backend", unit="threshold_scale")
 def mask_model(
     model: nn.Module | TracedModel,
     example_inputs: Any = None,
@@ -326,8 +339,8 @@ def mask_model(
     estimator: str = "long-tail",
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
-    operator: Operator = "auto",
-    unit: Unit = "one",
+    backend: AskedBackend = "auto",
+    threshold_scale: ThresholdScale = "one",
     on_collapse: OnCollapse = "reset",
     steps: int | None = None,
     form: AskedForm = "auto",
@@ -341,11 +354,11 @@ def mask_model(
         estimator: "long-tail" (the paper's) or "clipped" straight-through.
         include: Shell patterns: only layers of such names are masked.
         exclude: Shell patterns: layers of such names are not masked.
-        operator: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's own
+        backend: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's own
             operations. "auto" takes the compiled loops from the cache, or builds them beside the first steps; with
             ``steps`` given, it compiles where a training of so many steps repays it, and always gives the same bits.
-        unit: Thresholds count in "one" and the same unit (the paper's), or each in the mean magnitude that the weights
-            of its "layer" have now.
+        threshold_scale: Thresholds count in "one" and the same unit (the paper's), or each in the mean magnitude that
+            the weights of its "layer" have now.
         on_collapse: Thresholds of a layer that keeps at most 1 % are "reset" to zero (the paper's), or lowered by a
             tenth to "hold" it there.
         steps: How long it will be trained, if known.
@@ -358,14 +371,16 @@ def mask_model(
     """
     if form not in get_args(AskedForm):
         raise OptionError(f"unknown form {form!r}", hint=f"choose one of {', '.join(get_args(AskedForm))}")
-    if unit not in get_args(Unit):
-        raise OptionError(f"unknown unit {unit!r}", hint=f"choose one of {', '.join(get_args(Unit))}")
+    if threshold_scale not in get_args(ThresholdScale):
+        raise OptionError(
+            f"unknown threshold scale {threshold_scale!r}", hint=f"choose one of {', '.join(get_args(ThresholdScale))}"
+        )
     if on_collapse not in get_args(OnCollapse):
         raise OptionError(f"cannot {on_collapse!r} layers", hint=f"choose one of {', '.join(get_args(OnCollapse))}")
     if estimator not in ESTIMATORS:
         raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
-    if operator not in get_args(Operator):
-        raise OptionError(f"unknown operator {operator!r}", hint=f"choose one of {', '.join(get_args(Operator))}")
+    if backend not in get_args(AskedBackend):
+        raise OptionError(f"unknown backend {backend!r}", hint=f"choose one of {', '.join(get_args(AskedBackend))}")
     if isinstance(model, TracedModel):
         traced = model
     else:
@@ -380,8 +395,8 @@ def mask_model(
         deep_copy(traced.model),
         flat_layout(traced.layers, threshold),
         estimator=estimator,
-        backend=_backend(operator, sum(layer.params for layer in traced.layers), steps),
-        unit=unit,
+        backend=_chosen_backend(backend, sum(layer.params for layer in traced.layers), steps),
+        threshold_scale=threshold_scale,
         on_collapse=on_collapse,
     )
     if form == "modules":
@@ -396,17 +411,17 @@ def mask_model(
     return masked
 
 
-def _backend(operator: Operator, weights: int, steps: int | None) -> Backend:
+def _chosen_backend(asked: AskedBackend, weights: int, steps: int | None) -> Backend:
     """The loops that masks are computed with."""
-    if operator == "auto" and steps is None:
+    if asked == "auto" and steps is None:
         return "when-ready"
-    wanted = operator == "compiled" or (operator == "auto" and repays(weights, steps or 0))
+    wanted = asked == "compiled" or (asked == "auto" and repays(weights, steps or 0))
     if wanted and compiled_kernels() is not None:
         return "compiled"
-    if operator == "compiled":
+    if asked == "compiled":
         raise OptionError(
-            "--operator compiled: no working C compiler was found",
-            hint="install one (gcc or clang), or use --operator eager, which gives the same results",
+            "--backend compiled: no working C compiler was found",
+            hint="install one (gcc or clang), or use --backend eager, which gives the same results",
         )
     return "eager"
 
@@ -422,6 +437,7 @@ def _why_nothing(traced: TracedModel) -> str:
 
 
 def refuse_masked(model: nn.Module) -> None:
+    """Raise a ModelError if the model, or a part of it, is masked already."""
     for name, module in model.named_modules():
         if isinstance(module, MaskedModel):
             raise ModelError(

@@ -12,7 +12,7 @@ from dst_analyze.masking.kernels.c_backend import compiled_kernels, kernels_when
 from dst_analyze.masking.layer import MaskedLayer, grouped, units_of
 from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, bool_mask, float_mask, masked_weights
 
-Unit = Literal["one", "layer"]
+ThresholdScale = Literal["one", "layer"]
 OnCollapse = Literal["reset", "hold"]
 Backend = Literal["eager", "compiled", "when-ready"]
 
@@ -37,7 +37,7 @@ class Masks(nn.Module):
         *,
         estimator: str,
         backend: Backend,
-        unit: Unit,
+        threshold_scale: ThresholdScale,
         on_collapse: OnCollapse,
     ) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Masks(nn.Module):
             (slice(indices[0], indices[-1] + 1), Masking.of(estimator, [layers[i] for i in indices]))
             for indices in grouped([(weight.device, weight.numel()) for weight in weights])
         ]
-        self.register_buffer("units", None if unit == "one" else self._counted_in(weights), persistent=False)
+        self.register_buffer("units", None if threshold_scale == "one" else self._counted_in(weights), persistent=False)
 
     def forward(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return P of every layer. In training mode collapsed layers are reset first (`auto_reset`)."""

@@ -7,8 +7,8 @@ from math import comb, expm1, isnan, nan
 
 import numpy as np
 
-from dst_analyze.ranking.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
-from dst_analyze.ranking.statistics import (
+from dst_analyze.ranking.input.trial_matrix import Measured
+from dst_analyze.ranking.statistics.measures import (
     FLOOR,
     LEVEL,
     UNKNOWN,
@@ -26,7 +26,7 @@ from dst_analyze.ranking.statistics import (
     redundancy,
     resampled,
 )
-from dst_analyze.ranking.trial_matrix import Measured
+from dst_analyze.ranking.statistics.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
 from dst_analyze.run.record import UNPRUNED
 
 _SIDE = 1e-9  # closer to the typical layer than this, a layer is on neither side of it

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dst_analyze.ranking.evidence import Evidence
-from dst_analyze.ranking.trial_matrix import Measured
+from dst_analyze.ranking.input.trial_matrix import Measured
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR, Verdict
 from dst_analyze.run.record import alpha_label
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dst_analyze.errors import DataError
-from dst_analyze.ranking.frame_input import read_frame
+from dst_analyze.ranking.input.frame_input import read_frame
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.atomic_io import as_named
-from dst_analyze.run.paths import GROUPS
+from dst_analyze.run.paths import GROUP_COLUMNS, GROUPS
 from dst_analyze.run.reader import read_csv, read_run
 from dst_analyze.run.record import SweepRecord
 
@@ -19,8 +19,7 @@ def rank_run(record: SweepRecord) -> Ranking:
     path = record.folder / GROUPS
     groups = None
     if path.exists():
-        columns = ("layer", "group")
-        known = as_named(read_csv(path, columns, numbers=()), columns)
+        known = as_named(read_csv(path, GROUP_COLUMNS, numbers=()), GROUP_COLUMNS)
         groups = dict(zip(known["layer"], known["group"], strict=True))
     return rank_layers(record, groups=groups)
 

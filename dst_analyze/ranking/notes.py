@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dst_analyze.ranking.evidence import Agreement, Evidence
-from dst_analyze.ranking.statistics import COLLAPSED
-from dst_analyze.ranking.trial_matrix import USED, Measured
+from dst_analyze.ranking.input.trial_matrix import USED, Measured
+from dst_analyze.ranking.statistics.measures import COLLAPSED
 from dst_analyze.ranking.verdict import Caveat, Verdict, verdict_note
 from dst_analyze.run.record import UNPRUNED, alpha_label
 from dst_analyze.text import elide

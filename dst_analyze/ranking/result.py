@@ -69,6 +69,7 @@ class Ranking:
 
     @property
     def p_value(self) -> float:
+        """How likely so much agreement would be if all layers were alike."""
         return self.statistics.p_value
 
     def ordered(self, by: str = "redundancy", top: int | None = None) -> pd.DataFrame:
@@ -100,6 +101,7 @@ class Ranking:
         return self.text()
 
     def markdown(self, *, by: str = "redundancy", top: int | None = None) -> str:
+        """Return the table and the notes as Markdown."""
         return serialize.markdown(self, self.ordered(by, top), by)
 
     def to_csv(self, *, by: str = "redundancy", top: int | None = None) -> str:
@@ -107,14 +109,17 @@ class Ranking:
         return serialize.to_csv(self, self.ordered(by, top))
 
     def to_json(self, *, by: str = "redundancy", top: int | None = None) -> str:
+        """Return the ranking as JSON; `from_json` gives it back if no row was left off."""
         return serialize.to_json(self, self.ordered(by, top))
 
     @classmethod
     def from_csv(cls, text: str) -> Ranking:
+        """Return the ranking that `to_csv` wrote."""
         return cls(**serialize.from_csv(text))
 
     @classmethod
     def from_json(cls, text: str) -> Ranking:
+        """Return the ranking that `to_json` wrote."""
         return cls(**serialize.from_json(text))
 
     def _repr_html_(self) -> str:

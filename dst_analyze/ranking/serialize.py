@@ -14,8 +14,8 @@ import pandas as pd
 
 from dst_analyze.errors import DataError
 from dst_analyze.ranking.evidence import Agreement
-from dst_analyze.ranking.pairs import Guesses
-from dst_analyze.ranking.statistics import Explained, Interval
+from dst_analyze.ranking.statistics.measures import Explained, Interval
+from dst_analyze.ranking.statistics.pairs import Guesses
 from dst_analyze.ranking.verdict import Caveat, Verdict, why_of_note
 from dst_analyze.run.record import alpha_label
 from dst_analyze.text import (

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from dst_analyze.ranking.trial_matrix import Measured
+from dst_analyze.ranking.input.trial_matrix import Measured
 from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
 
 POINTS = 0.005

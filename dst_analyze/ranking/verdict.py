@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import isnan
 
 from dst_analyze.ranking.evidence import UNIFORM, Agreement
-from dst_analyze.ranking.statistics import LEVEL
+from dst_analyze.ranking.statistics.measures import LEVEL
 
 REDUNDANT, AVERAGE, NEEDED, UNCLEAR, NOT_MEASURED = "redundant", "average", "needed", "unclear", "not measured"
 LABELS = (REDUNDANT, UNCLEAR, AVERAGE, NEEDED, NOT_MEASURED)

@@ -10,27 +10,19 @@ from typing import Any
 
 from dst_analyze.baselines.agreement import MethodComparison
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.defaults import (
-    DEFAULT_STEPS,
-    asked_scale,
-    asked_unit,
-    asked_warm_up,
-    on_collapse_of,
-    unit_of,
-    warm_up_of,
-)
+from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 
 def commands(
-    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, ways: MethodComparison | None = None
+    record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, methods: MethodComparison | None = None
 ) -> list[str]:
     """What to type; nothing for a run of an object in memory, which only its own program can make again."""
     config, run = record.config, Path(record.folder).name
     if not config.can_be_made_again:
         return []
-    beside = ["--baselines", ",".join(ways.measured)] if ways else []
+    beside = ["--baselines", ",".join(methods.measured)] if methods else []
     lines = [command_again(record, *beside)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
@@ -69,14 +61,15 @@ def _options(record: SweepRecord) -> Iterator[str]:
             yield from (option, f"{value:.12g}" if isinstance(value, float) else str(value))
     # A run of another day may have been made by other defaults.
     made = record.manifest
-    told = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
-    if not told and made.steps != DEFAULT_STEPS:
+    has_length = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
+    if not has_length and made.steps != DEFAULT_STEPS:
         yield from ("--steps", str(made.steps))
     if config.alpha_factor is None and asked_scale(config) is None:
         yield from ("--alpha-scale", "1")
     if made.on_collapse != on_collapse_of(config):
         yield from ("--on-collapse", made.on_collapse)
-    if made.warm_up != warm_up_of(asked_warm_up(config), made.steps):
+    asked = AskedPace.of(config)
+    if made.warm_up != asked.warm_up_in(made.steps):
         yield from ("--warm-up", str(made.warm_up))
-    if made.unit != unit_of(asked_unit(config), made.steps):
-        yield from ("--threshold-unit", made.unit)
+    if made.unit != asked.unit_in(made.steps):
+        yield from ("--threshold-scale", made.unit)

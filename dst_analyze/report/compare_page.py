@@ -65,9 +65,10 @@ def render_comparison(
     compared: Comparison, rankings: Mapping[str, Ranking], records: Mapping[str, SweepRecord | None]
 ) -> str:
     """The page as text."""
-    sheet = FigureSet()
+    figure_set = FigureSet()
     sides = [
-        _side(number, name, ranking, records[name], sheet) for number, (name, ranking) in enumerate(rankings.items(), 1)
+        _side(number, name, ranking, records[name], figure_set)
+        for number, (name, ranking) in enumerate(rankings.items(), 1)
     ]
     tables = {run: ranking.table.set_index("layer") for run, ranking in rankings.items()}
     label = "Redundancy of each layer in each run; the table below has the same values"
@@ -76,23 +77,23 @@ def render_comparison(
         title=" and ".join(elide(Path(name).name, 40) for name in rankings),
         kind="comparison",
         data={},
-        styles=sheet.styles,
+        styles=figure_set.styles,
         compared=compared,
         sides=sides,
-        dots=sheet.put("dots", label, _dots, compared, tables) if len(compared.table) else None,
+        dots=figure_set.put("dots", label, _dots, compared, tables) if len(compared.table) else None,
         dots_shown=min(len(compared.table), _MOST_DOTS),
         lines=[_line(row, tables) for row in compared.table.to_dict("records")],
     )
 
 
-def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, sheet: FigureSet) -> Side:
+def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, figure_set: FigureSet) -> Side:
     return Side(
         number=number,
         name=escape_control(name),
         verdict=str(ranking.verdict),
         facts=list(_facts(record).items()) if record is not None else [],
         notes=notes_of(record) if record is not None else [],
-        pattern=sheet.put(
+        pattern=figure_set.put(
             f"pattern{number}", f"Remaining percentage at each alpha, run {number}", sized.heatmap, ranking.remaining()
         ),
     )

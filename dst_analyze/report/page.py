@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from dst_analyze.baselines.agreement import read_ways
+from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
@@ -85,9 +85,9 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     ranking = ranking or rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
-    picture, ways = read_picture(record, ranking), read_ways(record, ranking)
+    picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
     rows, data = rows_of(record, ranking)
-    sheet = FigureSet()
+    figure_set = FigureSet()
     names = list(record.layers["layer"])
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
@@ -95,7 +95,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         title=shown_name(record.manifest.model.name),
         kind="report",
         data=data,
-        styles=sheet.styles,
+        styles=figure_set.styles,
         sections=SECTIONS,
         record=record,
         config=record.config,
@@ -110,14 +110,14 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         known_length=length_caveat(
             record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit
         ),
-        figures=_figures(record, ranking, plan, sheet),
+        figures=_figures(record, ranking, plan, figure_set),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
-        courses=_courses(record, sheet),
+        alpha_sections=_alpha_sections(record, figure_set),
         plan=plan,
         has_source=(record.folder / SLIM_SOURCE).exists(),
         widths_shown=plots.widths_shown(plan) if plan else 0,
@@ -125,8 +125,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
-        commands=commands(record, plan, proof, ways),
-        ways=ways,
+        commands=commands(record, plan, proof, methods),
+        methods=methods,
     )
 
 
@@ -180,17 +180,19 @@ def _spare_alpha(ranking: Ranking) -> float | None:
     return float(known.iloc[0]) if len(known) else None
 
 
-def _figures(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, sheet: FigureSet) -> Mapping[str, Markup]:
+def _figures(
+    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, figure_set: FigureSet
+) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
     pattern = f"Remaining percentage of each layer at each alpha; {below}"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
-        "pattern": sheet.put("pattern", pattern, sized.pattern, record, ranking),
-        "ratios": sheet.put("ratios", ratios, plots.ratios_figure, record, ranking),
+        "pattern": figure_set.put("pattern", pattern, sized.pattern, record, ranking),
+        "ratios": figure_set.put("ratios", ratios, plots.ratios_figure, record, ranking),
     }
     if plan is not None:
         label = "Width of each group before and after; the table below has the same values"
-        made["widths"] = sheet.put("widths", label, sized.widths, plan)
+        made["widths"] = figure_set.put("widths", label, sized.widths, plan)
     return made
 
 
@@ -205,17 +207,17 @@ class AlphaSection:
     thresholds: Markup
 
 
-def _courses(record: SweepRecord, sheet: FigureSet) -> list[AlphaSection]:
-    return [_course(record, alpha, at, sheet) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+def _alpha_sections(record: SweepRecord, figure_set: FigureSet) -> list[AlphaSection]:
+    return [_alpha_section(record, alpha, at, figure_set) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
 
 
-def _course(record: SweepRecord, alpha: float, number: int, sheet: FigureSet) -> AlphaSection:
+def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: FigureSet) -> AlphaSection:
     resets: Counter[str] = Counter()
     for trial in record.at(alpha):
         resets.update(trial.resets)
 
     def put(what: str, draw: Callable[..., Figure]) -> Markup:
-        return sheet.put(f"{draw.__name__}{number}", f"{what} at alpha {alpha_label(alpha)}", draw, record, alpha)
+        return figure_set.put(f"{draw.__name__}{number}", f"{what} at alpha {alpha_label(alpha)}", draw, record, alpha)
 
     return AlphaSection(
         alpha=alpha_label(alpha),
@@ -268,6 +270,7 @@ def part(ratio: float | None) -> str:
 
 
 def score(value: float | None, kind: str) -> str:
+    """Return a score in words: a share in percent, a loss as a number."""
     if value is None or math.isnan(value):
         return "–"
     return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"

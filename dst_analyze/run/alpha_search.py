@@ -136,8 +136,10 @@ def search_of(config: SweepConfig) -> Search | None:
     return None if config.given_alphas else _ROUGHLY
 
 
-def course_of(config: SweepConfig, first: tuple[float, ...], results: Mapping[TrialKey, TrialResult]) -> TrialSchedule:
-    """The course of a sweep whose search starts at ``first``; the same results give the same course, in any order."""
+def schedule_of(
+    config: SweepConfig, first: tuple[float, ...], results: Mapping[TrialKey, TrialResult]
+) -> TrialSchedule:
+    """Return the trials of a sweep whose search starts at ``first``; the order of the results does not matter."""
     search, seed = search_of(config), config.seeds[0]
     dense = TrialKey(None, seed)
     if search is None:

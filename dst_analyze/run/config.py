@@ -50,18 +50,26 @@ _HINTS = {
     "seeds": "seeds are a count, such as 3",
 }
 
-Unit = Literal["layer", "one"]
+ThresholdScale = Literal["layer", "one"]
 """What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
 
 OnCollapse = Literal["reset", "hold"]
 """What becomes of a layer that keeps at most 1 %: all its weights come back, or it is held there."""
+
+RENAMED = {"threshold_unit": "threshold_scale", "operator": "backend"}
+"""Options whose old names are accepted for one release."""
 
 RESOLVED = ("alpha_factor", "effective_alphas")
 """Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
 
 
 class SweepConfig(Json):
-    """Everything that decides a sweep's numbers; a run folder is named by its hash."""
+    """Everything that decides a sweep's numbers; a run folder is named by its hash.
+
+    Aliases are what fields are called in config.json, and in the hash: run folders keep the names they began with.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, loc_by_alias=False)
 
     model: str
     model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
@@ -88,7 +96,7 @@ class SweepConfig(Json):
     weight_decay: float | None = Field(default=None, ge=0)
     threshold_clock: float | None = Field(default=None, gt=0)
     warm_up: int | None = Field(default=None, ge=0)
-    threshold_unit: Unit | None = None
+    threshold_scale: ThresholdScale | None = Field(default=None, alias="threshold_unit")
     on_collapse: OnCollapse | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     amp: bool = False
@@ -96,7 +104,7 @@ class SweepConfig(Json):
     exclude: tuple[str, ...] = ()
     threshold: Literal["vector", "scalar", "matrix"] = "vector"
     estimator: Literal["long-tail", "clipped"] = "long-tail"
-    operator: Literal["auto", "eager", "compiled"] = "auto"
+    backend: Literal["auto", "eager", "compiled"] = Field(default="auto", alias="operator")
 
     @property
     def can_be_made_again(self) -> bool:
@@ -183,5 +191,5 @@ class SweepConfig(Json):
 
     @property
     def digest(self) -> str:
-        text = json.dumps(self.model_dump(mode="json", exclude=set(RESOLVED)), sort_keys=True)
+        text = json.dumps(self.model_dump(mode="json", by_alias=True, exclude=set(RESOLVED)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

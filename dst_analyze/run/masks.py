@@ -12,6 +12,7 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from dst_analyze.errors import FolderError
+from dst_analyze.run.paths import MASKS
 from dst_analyze.run.safe_read import MASKS_MOST, read_bytes
 
 Mask = npt.NDArray[np.bool_]
@@ -28,8 +29,19 @@ def pack_masks(masks: Mapping[str, Mask]) -> bytes:
 
 
 def read_masks(path: Path | str) -> dict[str, Mask]:
-    """The masks of a trial, by layer name in network order: `masks.safetensors` of its folder."""
+    """Return the final masks of a trial by layer name, in network order.
+
+    Args:
+        path: A trial's folder in a run folder, or the ``masks.safetensors`` in it.
+
+    Returns:
+        A boolean array for each layer, in its weight's shape: True where a weight remains.
+
+    Raises:
+        FolderError: There are no masks, or they cannot be read.
+    """
     path = Path(path)
+    path = path / MASKS if path.is_dir() else path
     try:
         data = read_bytes(path, MASKS_MOST)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

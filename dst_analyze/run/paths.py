@@ -12,23 +12,41 @@ from dst_analyze.run.record import TrialKey
 from dst_analyze.run.safe_read import JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
-GRAPH = "graph.json"  # not of every model: there are some whose graph nobody can draw
-HEAD = (MANIFEST, CONFIG, LAYERS)
+GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
+"""Not of every model: there are some whose graph nobody can draw, or whose inputs are no tensors."""
+HEADER = (MANIFEST, CONFIG, LAYERS)
 TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
-CHANGES, RATIOS, GROUPS = "changes.csv", "torch_pruning.json", "groups.csv"
+CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, GROUPS, VERIFICATION)
+DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
 """Made from the trials, or from what was made from them."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """As the command line was given them; what `--tensorboard` has drawn, what `--baselines` has measured."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
 
-_OURS = {CONFIG, MANIFEST, LAYERS, GRAPH, SUMS, TRIALS, *DERIVED, VERIFIED, OPTIONS, SCALARS, BASELINES, LOCK, OWNER}
+_OURS = {
+    CONFIG,
+    MANIFEST,
+    LAYERS,
+    GRAPH,
+    GROUPS,
+    INPUTS,
+    SUMS,
+    TRIALS,
+    *DERIVED,
+    VERIFIED,
+    OPTIONS,
+    SCALARS,
+    BASELINES,
+    LOCK,
+    OWNER,
+}
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
 NAME_COLUMNS = ("layer", "parameter")
+GROUP_COLUMNS = ("layer", "group")
 LAYER_COLUMNS = ("layer", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
 
 

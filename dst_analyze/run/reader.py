@@ -13,12 +13,12 @@ import pandas as pd
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.alpha_search import TrialSchedule, course_of
+from dst_analyze.run.alpha_search import TrialSchedule, schedule_of
 from dst_analyze.run.atomic_io import as_named, broken
 from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.paths import (
     CONFIG,
-    HEAD,
+    HEADER,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
@@ -52,36 +52,42 @@ _RUN_AGAIN = "the command that made this folder, with --resume, runs the trial a
 
 @dataclass(frozen=True)
 class FolderStatus:
-    """Which trials a run folder holds, and in what state; ``course`` is what they lead to."""
+    """Which trials a run folder holds, and in what state; ``schedule`` is what they lead to."""
 
-    course: TrialSchedule
+    schedule: TrialSchedule
     results: Mapping[TrialKey, TrialResult]
     damaged: Mapping[TrialKey, str]
 
     @property
     def failed(self) -> list[TrialKey]:
-        return [key for key in self.course.keys if key in self.results and self.results[key].status != "done"]
+        """The trials that diverged or failed."""
+        return [key for key in self.schedule.keys if key in self.results and self.results[key].status != "done"]
 
     @property
     def missing(self) -> list[TrialKey]:
-        return [key for key in self.course.keys if key not in self.results and key not in self.damaged]
+        """The trials that have not been run yet."""
+        return [key for key in self.schedule.keys if key not in self.results and key not in self.damaged]
 
     @property
     def started(self) -> bool:
+        """True if some trial has been run."""
         return bool(self.results or self.damaged)
 
     @property
     def complete(self) -> bool:
-        return self.course.settled and not self.missing and not self.damaged
+        """True if all trials that are needed are there."""
+        return self.schedule.settled and not self.missing and not self.damaged
 
 
-def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()) -> FolderStatus:
+def folder_status(
+    run: Path, config: SweepConfig, first: tuple[float, ...], but: Container[TrialKey] = ()
+) -> FolderStatus:
     """Look at every trial that a configuration is known to need; ``first`` is where a search for alphas starts."""
     results: dict[TrialKey, TrialResult] = {}
     damaged: dict[TrialKey, str] = {}
     while True:
-        course = course_of(config, first, results)
-        unread = [key for key in course.keys if key not in results and key not in damaged and key not in but]
+        schedule = schedule_of(config, first, results)
+        unread = [key for key in schedule.keys if key not in results and key not in damaged and key not in but]
         new = [key for key in unread if trial_folder(run, key).exists()]
         for key in new:
             try:
@@ -89,10 +95,10 @@ def survey(run: Path, config: SweepConfig, first: tuple[float, ...], but: Contai
             except FolderError as error:
                 damaged[key] = error.cause
         if not any(key in results for key in new):  # what was found has not led any further
-            return FolderStatus(course, results, {key: damaged[key] for key in course.keys if key in damaged})
+            return FolderStatus(schedule, results, {key: damaged[key] for key in schedule.keys if key in damaged})
 
 
-def read_head(run: Path) -> tuple[SweepConfig, Manifest]:
+def read_header(run: Path) -> tuple[SweepConfig, Manifest]:
     """The configuration and the manifest; a folder of a newer version says so before anything else is tried."""
     manifest = read_json(run / MANIFEST, Manifest)
     return read_json(run / CONFIG, SweepConfig), manifest
@@ -107,25 +113,25 @@ def read_run(path: Path | str) -> SweepRecord:
             place=str(path),
             hint="a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
         )
-    config, manifest = read_head(path)
-    why = broken(path, HEAD)
+    config, manifest = read_header(path)
+    why = broken(path, HEADER)
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
     layers = as_named(read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung")), NAME_COLUMNS)
-    seen = survey(path, config, manifest.first_alphas)
+    seen = folder_status(path, config, manifest.first_alphas)
     if seen.damaged:
         key = next(iter(seen.damaged))
         raise FolderError(seen.damaged[key], place=str(trial_folder(path, key)), hint=_RUN_AGAIN)
     if seen.missing:
-        more = "" if seen.course.settled else " or more"
+        more = "" if seen.schedule.settled else " or more"
         raise FolderError(
-            f"the run is not complete: {len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing "
+            f"the run is not complete: {len(seen.missing)} of {len(seen.schedule.keys)}{more} trials are missing "
             f"({seen.missing[0].label}, ...)",
             place=str(path),
             hint="the command that made this folder, with --resume, finishes it",
         )
-    alphas, targets = seen.course.alphas, seen.course.targets
-    trials = [seen.results[key] for key in seen.course.keys]
+    alphas, targets = seen.schedule.alphas, seen.schedule.targets
+    trials = [seen.results[key] for key in seen.schedule.keys]
     frames = [
         _of_trial(as_named(_readings(trial_folder(path, t.key)), ("layer",)), t.key)
         for t in trials
@@ -204,6 +210,7 @@ def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
 
 
 def read_json(path: Path, kind: type[J]) -> J:
+    """Return the checked value of a JSON file, or raise a FolderError."""
     try:
         return kind.model_validate_json(read_text(path, JSON_MOST))
     except FileNotFoundError:
@@ -225,6 +232,7 @@ def read_json(path: Path, kind: type[J]) -> J:
 
 
 def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
+    """Return the checked table of a CSV file, or raise a FolderError."""
     try:
         # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
         with open_regular_file(path, CSV_MOST) as file:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from dst_analyze.model.tracing.skip_cause import SkipCause
-from dst_analyze.run.config import Json, OnCollapse, SweepConfig, Unit
+from dst_analyze.run.config import Json, OnCollapse, SweepConfig, ThresholdScale
 
 SCHEMA: Final = 3
 
@@ -72,6 +72,7 @@ class TrialResult(Json):
 
     @property
     def key(self) -> TrialKey:
+        """What the trial is found by: its alpha, its seed, and whether it is a control."""
         return TrialKey(self.alpha, self.seed, self.control)
 
     @property
@@ -115,6 +116,13 @@ class ModelSummary(Json):
     skipped: tuple[SkippedLayer, ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class ExampleInputs(Json):
+    """What the model is called with, tensors by dtype, shape and range: enough to trace it again without the data."""
+
+    args: tuple[JsonValue, ...] = ()
+    kwargs: JsonValue = None
 
 
 class GraphNode(Json):
@@ -170,7 +178,7 @@ class Manifest(Json):
     reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
     clock: float = 1.0
-    unit: Unit = "one"  # of thresholds
+    unit: ThresholdScale = "one"  # of thresholds
     on_collapse: OnCollapse = "reset"
     gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
     device: str = "cpu"
@@ -222,10 +230,12 @@ class SweepRecord:
 
     @property
     def complete(self) -> bool:
+        """True if no trial diverged or failed."""
         return all(trial.status == "done" for trial in self.trials)
 
     @property
     def dense(self) -> TrialResult:
+        """The trial without masks, of the first seed."""
         return next(trial for trial in self.trials if trial.alpha is None)
 
     def at(self, alpha: float) -> list[TrialResult]:
@@ -250,6 +260,7 @@ class SweepRecord:
         return _mean([trial.remaining for trial in self.at(alpha)])
 
     def score(self, alpha: float) -> float | None:
+        """Return the mean score of the trials of one alpha; None if none has one."""
         return _mean([trial.score for trial in self.at(alpha)])
 
     @property

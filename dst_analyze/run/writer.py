@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,10 @@ from dst_analyze.run.paths import (
     CONFIG,
     DERIVED,
     GRAPH,
-    HEAD,
+    GROUP_COLUMNS,
+    GROUPS,
+    HEADER,
+    INPUTS,
     LAYER_COLUMNS,
     LAYERS,
     MANIFEST,
@@ -55,8 +58,17 @@ from dst_analyze.run.paths import (
     is_run_folder,
     trial_folder,
 )
-from dst_analyze.run.reader import FolderStatus, read_head, read_json, survey
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, Manifest, ModelGraph, Timing, TrialKey, TrialOutput
+from dst_analyze.run.reader import FolderStatus, folder_status, read_header, read_json
+from dst_analyze.run.record import (
+    READING_COLUMNS,
+    STEP_COLUMNS,
+    ExampleInputs,
+    Manifest,
+    ModelGraph,
+    Timing,
+    TrialKey,
+    TrialOutput,
+)
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
@@ -74,6 +86,8 @@ class RunHeader:
     manifest: Manifest
     layers: pd.DataFrame
     graph: ModelGraph | None = None
+    groups: pd.DataFrame | None = None  # which layers must shrink together
+    inputs: ExampleInputs | None = None
 
     def files(self) -> dict[str, bytes]:
         """The manifest first: it is what makes a folder ours."""
@@ -84,6 +98,10 @@ class RunHeader:
         }
         if self.graph is not None:
             files[GRAPH] = f"{self.graph.model_dump_json(exclude_defaults=True)}\n".encode()
+        if self.groups is not None:
+            files[GROUPS] = csv_bytes(spreadsheet_safe(self.groups, list(GROUP_COLUMNS)))
+        if self.inputs is not None:
+            files[INPUTS] = f"{self.inputs.model_dump_json()}\n".encode()
         return {MANIFEST: files[MANIFEST], SUMS: sums_of(files), **files}
 
 
@@ -98,7 +116,7 @@ class RunFolder:
 
     def look(self) -> FolderStatus:
         """What is there by now, and what is missing."""
-        return survey(self.path, self.config, self.manifest.first_alphas, but=self.again)
+        return folder_status(self.path, self.config, self.manifest.first_alphas, but=self.again)
 
     def write_trial(self, output: TrialOutput) -> None:
         files = {
@@ -114,9 +132,9 @@ class RunFolder:
 
 
 @contextmanager
-def open_run(path: Path, head: RunHeader, existing: Existing, emit: Emit) -> Iterator[RunFolder]:
+def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> Iterator[RunFolder]:
     """Lock the folder and bring it into a state in which the missing trials can be added."""
-    check_free(path, head.config, existing)
+    check_free(path, header.config, existing)
     path = Path(os.path.realpath(path))
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -125,13 +143,13 @@ def open_run(path: Path, head: RunHeader, existing: Existing, emit: Emit) -> Ite
             f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint=_ELSEWHERE
         ) from error
     with locked(path):
-        check_free(path, head.config, existing, locked=True)  # another process may have come first
+        check_free(path, header.config, existing, locked=True)  # another process may have come first
         _remove_leftovers(path)
         if is_blank(path) or existing == "force":
-            _start(path, head)
+            _start(path, header)
         else:
-            head = _continue(path, head, emit)
-        seen = survey(path, head.config, head.manifest.first_alphas)
+            header = _continue(path, header, emit)
+        seen = folder_status(path, header.config, header.manifest.first_alphas)
         for why in seen.damaged.values():
             emit(Notice(f"{why}: it is run again"))
         again = {*seen.damaged, *(seen.failed if existing == "retry" else ())}
@@ -139,7 +157,7 @@ def open_run(path: Path, head: RunHeader, existing: Existing, emit: Emit) -> Ite
         if not seen.complete or again:
             for derived in DERIVED:
                 (path / derived).unlink(missing_ok=True)  # of fewer trials than there will be
-        yield RunFolder(path, head.config, head.manifest, again)
+        yield RunFolder(path, header.config, header.manifest, again)
 
 
 def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: bool = False) -> None:
@@ -177,17 +195,17 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
             )
         return
     manifest = read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
-    seen = survey(path, config, manifest.first_alphas)
-    if broken(path, HEAD) and (existing != "refuse" or not seen.started):
+    seen = folder_status(path, config, manifest.first_alphas)
+    if broken(path, HEADER) and (existing != "refuse" or not seen.started):
         return  # whether the head can be written again is known when the new one is
-    _refuse_difference(path, read_head(path)[0].as_asked, config.as_asked, "configuration")
+    refuse_difference(path, read_header(path)[0].as_asked, config.as_asked, "configuration")
     if existing == "refuse" and seen.started and not seen.complete:
         raise _incomplete(path, seen)
 
 
 def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
-    more = "" if seen.course.settled else " or more"
-    parts = [f"{len(seen.missing)} of {len(seen.course.keys)}{more} trials are missing"] if seen.missing else []
+    more = "" if seen.schedule.settled else " or more"
+    parts = [f"{len(seen.missing)} of {len(seen.schedule.keys)}{more} trials are missing"] if seen.missing else []
     parts += list(seen.damaged.values())
     return FolderError(
         f"this configuration has been run in part: {'; '.join(parts)}",
@@ -196,21 +214,21 @@ def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
     )
 
 
-def _start(path: Path, head: RunHeader) -> None:
-    """Put a new head into the folder; what was there goes once the new one is safely on disk beside it."""
+def _start(path: Path, header: RunHeader) -> None:
+    """Put a new header into the folder; what was there goes once the new one is safely on disk beside it."""
     staged, old = leftover(path / "head", "partial"), leftover(path / "run", "old")
     with writing(path / MANIFEST):
         try:
             staged.mkdir()
-            for name, data in head.files().items():
+            for name, data in header.files().items():
                 write_bytes(staged / name, data)
             old.mkdir()
             # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
             beside = (OPTIONS, SCALARS, BASELINES, VERIFIED)
-            for name in (*DERIVED, *beside, TRIALS, GRAPH, LAYERS, CONFIG, SUMS, MANIFEST):
+            for name in (*DERIVED, *beside, TRIALS, GRAPH, GROUPS, INPUTS, LAYERS, CONFIG, SUMS, MANIFEST):
                 if (path / name).exists():
                     (path / name).rename(old / name)
-            for name in head.files():
+            for name in header.files():
                 (staged / name).rename(path / name)
             (path / TRIALS).mkdir()
             sync_folder(path)
@@ -219,33 +237,35 @@ def _start(path: Path, head: RunHeader) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _continue(path: Path, head: RunHeader, emit: Emit) -> RunHeader:
-    """Check that the folder holds this very sweep; returns its head, written again where it was damaged."""
-    why, new = broken(path, HEAD), head.files()
+def _continue(path: Path, header: RunHeader, emit: Emit) -> RunHeader:
+    """Check that the folder holds this very sweep; returns its header, written again where it was damaged."""
+    why, new = broken(path, HEADER), header.files()
     (path / TRIALS).mkdir(exist_ok=True)
     if why:
         sums = path / SUMS
         same = sums.exists() and sums.read_bytes() == new[SUMS]
-        if survey(path, head.config, head.manifest.first_alphas).started and not same:
+        if folder_status(path, header.config, header.manifest.first_alphas).started and not same:
             raise FolderError(
                 f"the run folder cannot be continued: {why}", place=str(path), hint="--force starts the sweep over"
             )
         emit(Notice(f"{why}: written again"))
         for name, data in new.items():
             write_bytes(path / name, data)
-        return head
-    config, manifest = read_head(path)
-    _refuse_difference(path, config.as_asked, head.config.as_asked, "configuration")
-    if config.alpha_factor is None and head.config.alpha_factor is not None:
+        return header
+    config, manifest = read_header(path)
+    refuse_difference(path, config.as_asked, header.config.as_asked, "configuration")
+    if config.alpha_factor is None and header.config.alpha_factor is not None:
         raise FolderError(
             "this folder was written before alphas had a scale: its alphas are literal",
             place=str(path),
             hint="choose another --out, or --force to replace it",
         )
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
-    same_threads = head.manifest.model_copy(update={"threads": manifest.threads})
-    _refuse_difference(path, manifest, same_threads, "model, data or versions")
-    return RunHeader(config, manifest, head.layers, head.graph)
+    same_threads = header.manifest.model_copy(update={"threads": manifest.threads})
+    refuse_difference(path, manifest, same_threads, "model, data or versions")
+    if header.groups is not None and not (path / GROUPS).exists():  # a folder from before they stood in the header
+        write_bytes(path / GROUPS, new[GROUPS])
+    return replace(header, config=config, manifest=manifest)
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
@@ -271,7 +291,8 @@ def _remove_leftovers(path: Path) -> None:
                 entry.unlink(missing_ok=True)
 
 
-def _refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
+def refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
+    """Raise if a run folder was made with other values than it would be now; both are named."""
     then, now = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
     changes = [
         f"{name}: {then.get(name)!r} -> {now.get(name)!r}"
@@ -298,4 +319,4 @@ def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _json_bytes(value: Json) -> bytes:
-    return f"{value.model_dump_json(indent=2)}\n".encode()
+    return f"{value.model_dump_json(indent=2, by_alias=True)}\n".encode()

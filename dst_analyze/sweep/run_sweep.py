@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from dst_analyze.errors import OptionError
-from dst_analyze.run.alpha_search import course_of
+from dst_analyze.errors import DstError, OptionError
+from dst_analyze.model.inputs.stand_in import describe_inputs
+from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.events import (
     Emit,
     SweepExtended,
@@ -23,26 +23,23 @@ from dst_analyze.run.events import (
 )
 from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import SweepRecord, TrialOutput
+from dst_analyze.run.record import ExampleInputs, SweepRecord, TrialOutput
 from dst_analyze.run.writer import Existing, RunHeader, open_run
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
-from dst_analyze.sweep.engines.process_engine import ProcessEngine
-from dst_analyze.sweep.engines.resources import cores, default_jobs
+from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.cost import estimate_of
-from dst_analyze.sweep.planning.graph_summary import summarize_graph
-from dst_analyze.sweep.planning.plan import Plan, Request, plan_sweep
-from dst_analyze.sweep.training.trial import ModelSpec, Task
+from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.options import SweepOptions
+from dst_analyze.sweep.planning.plan import Plan, plan_sweep
+from dst_analyze.sweep.training.trial import ModelSpec
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
-
-EngineName = Literal["local", "ray"]
 
 
 def run_sweep(
     model: ModelSpec,
     data: Any = None,
     *,
-    model_args: Mapping[str, Any] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     retry_failed: bool = False,
@@ -52,7 +49,7 @@ def run_sweep(
     ray_address: str | None = None,
     listener: Emit = ignore_event,
     progress: bool | None = None,
-    **options: Any,
+    **options: Unpack[SweepOptions],
 ) -> SweepRecord:
     """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
 
@@ -66,23 +63,16 @@ def run_sweep(
     machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
-    plan = plan_sweep(model, data, model_args=model_args, out=out, existing=existing, **options)
-    return run_here(plan, jobs, engine, ray_address, listener, progress)
+    plan = plan_sweep(model, data, out=out, existing=existing, **options)
+    return run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress)
 
 
-def run_here(
-    plan: Plan,
-    jobs: int | None,
-    engine: EngineName = "local",
-    ray_address: str | None = None,
-    listener: Emit = ignore_event,
-    progress: bool | None = None,
-) -> SweepRecord:
-    """Run a plan from a program: in its own process, unless it asks for several jobs or for Ray."""
+def run_here(plan: Plan, workers: Workers, listener: Emit = ignore_event, progress: bool | None = None) -> SweepRecord:
+    """Run a plan from a program, with bars in a notebook."""
     with progress_shown(plan.manifest, progress) as bars:
-        estimate_time = engine == "local" and bars is not ignore_event
-        with chosen_engine(plan.task, plan.request, engine, jobs, ray_address, trials_of(plan), here=True) as workers:
-            return run_plan(plan, broadcast(bars, listener), workers, estimate_time=estimate_time)
+        estimate_time = workers.engine == "local" and bars is not ignore_event
+        with workers.started(plan.task, plan.request, trials_of(plan)) as engine:
+            return run_plan(plan, broadcast(bars, listener), engine, estimate_time=estimate_time)
 
 
 def run_plan(
@@ -93,13 +83,10 @@ def run_plan(
     ``estimate_time``: say how long that will take on this machine.
     """
     engine = engine or InProcessEngine()
-    config = plan.task.config
-    traced = plan.task.traced
-    head = RunHeader(config, plan.manifest, traced.frame().rename(columns={"name": "layer"}), summarize_graph(traced))
-    with open_run(plan.out, head, plan.existing, emit) as folder:
+    with open_run(plan.out, _header(plan), plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
-        total = len(seen.course.keys)
+        total = len(seen.schedule.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
         if estimate_time and seen.missing:
             emit(_time_estimated(plan, engine.jobs, len(seen.results)))
@@ -115,12 +102,25 @@ def run_plan(
                     folder.write_trial(output)
                     emit(_ended(output))
             seen = folder.look()
-            if len(seen.course.keys) > total:
-                total = len(seen.course.keys)
+            if len(seen.schedule.keys) > total:
+                total = len(seen.schedule.keys)
                 emit(SweepExtended(total))
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
     return record
+
+
+def _header(plan: Plan) -> RunHeader:
+    traced, coupling = plan.task.traced, plan.coupling
+    inputs = describe_inputs(traced.inputs)
+    return RunHeader(
+        plan.task.config,
+        plan.manifest,
+        traced.table.rename(columns={"name": "layer"}),
+        summarize_graph(traced),
+        None if isinstance(coupling, DstError) else layer_groups(traced, coupling),
+        None if inputs is None else ExampleInputs(**inputs),
+    )
 
 
 def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
@@ -128,57 +128,9 @@ def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
     return TimeEstimated(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
 
 
-@contextmanager
-def chosen_engine(
-    task: Task,
-    request: Request | None,
-    name: EngineName,
-    jobs: int | None,
-    ray_address: str | None,
-    job_count: int | None = None,
-    *,
-    here: bool = False,
-) -> Iterator[Engine]:
-    """Workers, as many as asked for, else as many as pay: processes of this machine, or Ray's.
-
-    ``job_count`` is how many there are, None if more than cores; ``request`` is how a worker plans the task itself if
-    it cannot be sent. ``here`` for a program that calls us: its own process, unless it wants several jobs or Ray.
-    """
-    if here and name == "local" and ray_address is None and check_jobs(jobs or 1) == 1:
-        yield InProcessEngine()
-        return
-    pays = jobs_of(task, jobs, job_count)
-    if name == "local":
-        if ray_address is not None:
-            raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
-        yield ProcessEngine(pays, request)
-        return
-    try:
-        from dst_analyze.sweep.engines import ray_engine
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise OptionError("Ray is not installed", place="--engine ray", hint="pip install 'dst-analyze[ray]'") from None
-    with ray_engine.connected(ray_address, pays * task.threads):
-        yield ray_engine.RayEngine(task, jobs, request)
-
-
-def jobs_of(task: Task, jobs: int | None, job_count: int | None) -> int:
-    """How many jobs run at once: as many as asked for, else as many as pay."""
-    if jobs is not None:
-        return check_jobs(jobs)
-    return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)
-
-
 def trials_of(plan: Plan) -> int:
     """How many there are, as far as it is known before the first has ended."""
-    return len(course_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
-
-
-def check_jobs(jobs: int) -> int:
-    if jobs < 1:
-        raise OptionError(f"{jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
-    return jobs
+    return len(schedule_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
 
 
 def existing_policy(*, resume: bool, retry_failed: bool, force: bool) -> Existing:

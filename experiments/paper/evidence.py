@@ -13,9 +13,9 @@ from statistics import mean, stdev
 import pandas as pd
 from run import EXPERIMENTS
 
-from dst_analyze.baselines.agreement import read_ways
+from dst_analyze import read_run
+from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.ranking.load import rank_run
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.density import late_ratios
 
@@ -87,7 +87,7 @@ def pattern(record: SweepRecord) -> str:
 
 
 def ways(record: SweepRecord) -> str:
-    found = read_ways(record, rank_run(record))
+    found = read_method_comparison(record, rank_run(record))
     return "not measured" if found is None else table(*found.cells)
 
 

@@ -17,7 +17,7 @@ import torch
 from matplotlib.axes import Axes
 from run import EXPERIMENTS
 
-from dst_analyze.run.reader import read_run
+from dst_analyze import read_run
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.train import train
 from dst_analyze.sweep.training.trial import seeded

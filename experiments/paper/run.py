@@ -32,7 +32,7 @@ class Experiment:
     baselines: bool = False
 
 
-_PAPER = {"threshold_clock": 1, "threshold_unit": "one", "warm_up": 0, "alpha_scale": 1, "on_collapse": "reset"}
+_PAPER = {"threshold_clock": 1, "threshold_scale": "one", "warm_up": 0, "alpha_scale": 1, "on_collapse": "reset"}
 _MNIST: dict[str, Any] = {**_PAPER, "data": "mnist", "epochs": 20, "schedule": "constant"}
 _LSTM = {**_MNIST, "batch_size": 100, "exclude": ["out"]}  # its classifier is neither masked nor counted in the paper
 _CIFAR: dict[str, Any] = {**_PAPER, "data": "npz:{root}/cifar10-20k.npz", "schedule": "step"}

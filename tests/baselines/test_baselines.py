@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from dst_analyze import read_run
 from dst_analyze.analysis import analyze
 from dst_analyze.baselines import measure as measuring
-from dst_analyze.baselines.agreement import read_ways, ways_of
+from dst_analyze.baselines.agreement import compare_methods, read_method_comparison
 from dst_analyze.baselines.measure import baselines_of, largest_kept, measure
 from dst_analyze.baselines.values import METHODS, SETTINGS, Baselines, Measurement, methods_of
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.run.paths import BASELINES
-from dst_analyze.run.reader import read_run
 from dst_analyze.sweep.planning.plan import plan_sweep
 
 RUN = ("example:demo", "--steps", "30", "--alphas", "1e-3,1e-2", "--seeds", "2", "--out", "run")
@@ -111,14 +111,14 @@ def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
     page = (run.folder / "report.html").read_text()
     assert "Beside other ways to rank" in page
     assert "--baselines magnitude,sensitivity" in page
-    ways = read_ways(run, rank_run(run))
-    assert [way.name for way in ways.ways] == ["sweep", *METHODS, "initialisation", "size", "depth"]
-    assert [way.steps for way in ways.ways] == [4 * 30, 2 * 30, 2 * 30, 0, 0, 0]
-    assert [way.settings for way in ways.ways] == [2, 4, 3, 1, 1, 1]
-    tau = ways.tau.to_numpy()
+    compared = read_method_comparison(run, rank_run(run))
+    assert [way.name for way in compared.methods] == ["sweep", *METHODS, "initialisation", "size", "depth"]
+    assert [way.steps for way in compared.methods] == [4 * 30, 2 * 30, 2 * 30, 0, 0, 0]
+    assert [way.settings for way in compared.methods] == [2, 4, 3, 1, 1, 1]
+    tau = compared.tau.to_numpy()
     np.testing.assert_allclose(np.diag(tau), 1)
     np.testing.assert_allclose(tau, tau.T)
-    assert ways.verdict in page
+    assert compared.verdict in page
     # Asked once more they are read, not measured.
     monkeypatch.setattr(measuring, "measure", lambda *args: pytest.fail("measured again"))
     assert main([*RUN, "--resume", "--baselines", "sensitivity"]) == 0
@@ -137,12 +137,12 @@ def test_an_unknown_way_is_refused_before_training(tmp_path, monkeypatch, capsys
 def test_a_notebook_has_them_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = analyze("example:demo", alphas=(1e-3, 1e-2), steps=20, out="run", progress=False)
-    ways = found.baselines(["magnitude"])
-    assert repr(ways) == f"Ways({ways.verdict!r})"
-    shown = ways._repr_html_()
+    compared = found.baselines(["magnitude"])
+    assert repr(compared) == f"MethodComparison({compared.verdict!r})"
+    shown = compared._repr_html_()
     assert "tau to magnitude" in shown
     assert "tau to sensitivity" not in shown
-    assert set(ways.table["layer"]) == set(found.record.layers["layer"])
+    assert set(compared.table["layer"]) == set(found.record.layers["layer"])
     assert json.loads((tmp_path / "run" / BASELINES).read_text())["steps"] == 20
     assert baselines_of(found.task, found.record, ["magnitude"]).methods == ("magnitude",)
     assert baselines_of(found.task, found.record, ["sensitivity"]).methods == METHODS  # what was there is not lost
@@ -170,9 +170,9 @@ def test_the_same_order_agrees_wholly_and_its_reverse_not_at_all(run, order):
             like([-value for value in any_order], "sensitivity", 0.2),
         ),
     )
-    ways = ways_of(run, ranking, found)
-    assert ways.tau.at["sweep", "magnitude"] == pytest.approx(1)
-    assert ways.ways[1].itself == pytest.approx(1)
-    assert ways.ways[2].itself == pytest.approx(0)
-    assert np.isnan(ways.tau.at["sweep", "sensitivity"])
-    assert "tells no two layers apart" in ways.verdict
+    compared = compare_methods(run, ranking, found)
+    assert compared.tau.at["sweep", "magnitude"] == pytest.approx(1)
+    assert compared.methods[1].itself == pytest.approx(1)
+    assert compared.methods[2].itself == pytest.approx(0)
+    assert np.isnan(compared.tau.at["sweep", "sensitivity"])
+    assert "tells no two layers apart" in compared.verdict

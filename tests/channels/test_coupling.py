@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 from zoo import ZOO
 
+from dst_analyze import couple_channels
 from dst_analyze.channels.contraction import parse_einsum
-from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.channels.rule_call import Act, Call, register_channel_rule
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
@@ -187,7 +187,7 @@ def test_the_result_can_be_looked_at() -> None:
     assert isinstance(graph, nx.Graph)
     assert set(graph.neighbors("group stem")) >= {"stem", "body", "head"}
     assert graph.edges["group stem", "head"]["role"] == "reads"
-    table = coupling.table().set_index("group")
+    table = coupling.table.set_index("group")
     assert table.loc["stem", "units"] == 8
     assert table.loc["stem", "produced by"] == "stem, body"
     assert [group.name for group in coupling.groups if "body" in group.layers("produces")] == ["stem"]

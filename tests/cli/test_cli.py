@@ -110,7 +110,8 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     assert end["next"] == f"dst-analyze verify reports/{folder.name}"
     assert sorted(p.name for p in folder.iterdir()) == sorted(
         [
-            ".lock", "SHA256SUMS", "changes.csv", "config.json", "graph.json", "groups.csv", "layers.csv",
+            ".lock", "SHA256SUMS", "changes.csv", "config.json", "graph.json", "groups.csv", "inputs.json",
+            "layers.csv",
             "manifest.json", "plan.json", "report.html", "run.toml", "slim_model.py", "slim_model.safetensors",
             "table.csv", "torch_pruning.json", "trials", "trials.csv", "widths.csv",
         ]

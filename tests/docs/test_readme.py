@@ -117,9 +117,10 @@ def test_every_link_to_a_file_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             if not target.startswith("http"):
                 path, _, anchor = target.partition("#")
-                assert (page.parent / path).exists(), f"{target} in {page.name}"
+                there = page.parent / path if path else page
+                assert there.exists(), f"{target} in {page.name}"
                 if anchor:
-                    heads = re.findall(r"^#+ (.*)$", (page.parent / path).read_text(), re.MULTILINE)
+                    heads = re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)
                     assert anchor in [re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads]
 
 

@@ -60,7 +60,7 @@ def test_an_example_is_trained_and_slimmed(name: str, tmp_path: Path) -> None:
     assert found.record.complete
     assert found.record.manifest.data.stand_in == (name not in ("demo", "char-gru"))
     assert len(found.ranking.table) == len(found.traced.layers)
-    plan = found.slim(target_params=0.7, round_to=1, rehearsal=True)  # two steps are no evidence
+    plan = found.suggest_widths(target_params=0.7, round_to=1, rehearsal=True)  # two steps are no evidence
     assert plan.new_params < plan.params
     assert load_model(tmp_path / "run" / "slim_model.py").model is not None
 

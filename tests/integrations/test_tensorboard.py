@@ -5,11 +5,11 @@ import sys
 import pytest
 from small_sweeps import FILE
 
+from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import OptionError
 from dst_analyze.integrations.tensorboard import drawing
 from dst_analyze.run.events import SweepStarted, TrialFailed, TrialRetried, TrialStarted, TrialStep
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import TrialKey
 
 

@@ -139,9 +139,9 @@ def test_the_original_is_untouched(name: str) -> None:
 def test_the_compiled_operator_trains_the_same(name: str) -> None:
     model, x = built(name)
     results = []
-    for operator in ("eager", "compiled"):
-        masked = mask_model(model, x, operator=operator)
-        assert masked.masking.backend == operator
+    for backend in ("eager", "compiled"):
+        masked = mask_model(model, x, backend=backend)
+        assert masked.masking.backend == backend
         set_thresholds(masked)
         optimizer = torch.optim.SGD(masked.parameters(), lr=0.05)
         for step in range(3):
@@ -264,7 +264,7 @@ def test_a_model_with_nothing_to_mask_says_so() -> None:
     assert "inspect" in caught.value.hint
 
 
-@pytest.mark.parametrize("option", [{"threshold": "row"}, {"estimator": "ste"}, {"operator": "fast"}])
+@pytest.mark.parametrize("option", [{"threshold": "row"}, {"estimator": "ste"}, {"backend": "fast"}])
 def test_unknown_options_name_the_choices(option: dict[str, str]) -> None:
     with pytest.raises(OptionError) as caught:
         mask_model(Residual(), torch.randn(2, 3, 7, 7), **option)
@@ -320,7 +320,7 @@ def _remaining(masked: MaskedModel, queue: multiprocessing.Queue) -> None:
 
 def test_crosses_process_borders() -> None:
     x = torch.randn(2, 3, 7, 7)
-    masked = mask_model(Residual(), x, operator="compiled" if compiled_kernels() else "eager").eval()
+    masked = mask_model(Residual(), x, backend="compiled" if compiled_kernels() else "eager").eval()
     set_thresholds(masked)
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

@@ -49,12 +49,12 @@ def test_units_are_in_proportion_to_magnitudes_and_one_on_average(scales):
 def test_a_layer_of_zeros_has_one():
     model = net()
     nn.init.zeros_(model[4].weight)
-    masked = mask_model(model, X[:2], unit="layer")
+    masked = mask_model(model, X[:2], threshold_scale="layer")
     assert masked.layer_thresholds()["4"].shape == (3, 1)
     assert (masked.units[-3:] == 1).all()
     nn.init.zeros_(model[0].weight)
     nn.init.zeros_(model[2].weight)
-    assert (mask_model(model, X[:2], unit="layer").units == 1).all()
+    assert (mask_model(model, X[:2], threshold_scale="layer").units == 1).all()
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
@@ -62,7 +62,7 @@ def test_a_layer_of_zeros_has_one():
 def test_the_same_masks_as_thresholds_that_stand_as_high(name):
     torch.manual_seed(0)
     model, x = ZOO[name].build(), ZOO[name].inputs()
-    counted, plain = mask_model(model, x, unit="layer").eval(), mask_model(model, x).eval()
+    counted, plain = mask_model(model, x, threshold_scale="layer").eval(), mask_model(model, x).eval()
     with torch.no_grad():
         counted.thresholds.uniform_(-0.05, 0.2)
         plain.thresholds.copy_(counted.effective_thresholds())
@@ -75,21 +75,21 @@ def test_the_same_masks_as_thresholds_that_stand_as_high(name):
 
 
 def test_copies_and_devices_keep_their_units():
-    masked = mask_model(net(), X[:2], unit="layer")
+    masked = mask_model(net(), X[:2], threshold_scale="layer")
     assert torch.equal(copy.deepcopy(masked).units, masked.units)
     assert masked.to("meta").units.device.type == "meta"
     assert "units" not in masked.state_dict()
 
 
 def test_an_unknown_unit():
-    with pytest.raises(OptionError, match="unknown unit 'metre'"):
-        mask_model(net(), X[:2], unit="metre")
+    with pytest.raises(OptionError, match="unknown threshold scale 'metre'"):
+        mask_model(net(), X[:2], threshold_scale="metre")
 
 
 def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
     options = {"alphas": [1e-2, 1e-1], "steps": 30, "jobs": 1}
     records = {
-        unit: run_sweep(net(0.2, 5.0), (X, Y), **options, threshold_unit=unit, out=tmp_path / unit)
+        unit: run_sweep(net(0.2, 5.0), (X, Y), **options, threshold_scale=unit, out=tmp_path / unit)
         for unit in ("layer", "one")
     }
     default = run_sweep(net(0.2, 5.0), (X, Y), **options, out=tmp_path / "default")
@@ -101,7 +101,7 @@ def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
 
 def test_how_far_thresholds_reach_is_told_in_their_unit(tmp_path):
     def within_reach(unit):
-        plan = plan_sweep(net(0.1, 10.0), (X, Y), alphas=[1e-5], steps=200, threshold_unit=unit, out=tmp_path / "r")
+        plan = plan_sweep(net(0.1, 10.0), (X, Y), alphas=[1e-5], steps=200, threshold_scale=unit, out=tmp_path / "r")
         return plan.manifest.forecast[0], plan.task
 
     plain, _ = within_reach("one")

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import dst_analyze
 from dst_analyze import (
+    couple_channels,
     load_model,
     mask_model,
     register_channel_rule,
@@ -26,7 +27,6 @@ from dst_analyze import (
     trace_model,
     write_source,
 )
-from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.rule_call import Act, Call
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.slimming.surgery.build import slim
@@ -251,7 +251,7 @@ def test_a_rule_is_not_lost_to_ours_when_it_is_registered_first() -> None:
             return call.out([])
         register_channel_rule("relu", frozen)
         register_channel_rule(nn.Tanh, frozen)
-        from dst_analyze.channels.coupling import couple_channels
+        from dst_analyze import couple_channels
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()

@@ -33,7 +33,7 @@ def test_facts_of_a_small_net() -> None:
     assert traced.macs == sum(layer.macs for layer in traced.layers)
     assert traced.params == sum(p.numel() for p in Residual().parameters())
     assert traced.coverage.weights == traced.coverage.parameters == 1
-    assert traced.frame()["name"].tolist() == list(layers)
+    assert traced.table["name"].tolist() == list(layers)
     assert inspect.getfile(Residual) in stem.place  # zoo.py, the line of the call
 
 

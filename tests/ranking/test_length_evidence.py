@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from runs import made_run
 
 from dst_analyze.ranking.length_evidence import PAIRS, SEEN, length_caveat, pairs_at
-from dst_analyze.ranking.pairs import alike, clear_pairs
 from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.ranking.statistics.pairs import alike, clear_pairs
 from dst_analyze.report.page import render
 from dst_analyze.report.summary import summary_of
 

@@ -69,7 +69,7 @@ def test_planted_width_is_taken_back(tmp_path):
         lambda: Widened(times=4), data(), alphas=[1e-3, 3e-3], alpha_scale=1, seeds=2, out=tmp_path / "run", jobs=1
     )
     share = sum(p.numel() for p in Widened(planted=False).parameters()) / found.traced.params
-    plan = found.slim(target_params=share, round_to=1)
+    plan = found.suggest_widths(target_params=share, round_to=1)
     widths = {group.group: group.new_width for group in plan.groups}
     assert widths["wide"] <= 1.5 * 32
     assert min(widths["one"], widths["three"], widths["four"]) >= 0.6 * 32

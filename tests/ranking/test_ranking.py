@@ -1,6 +1,5 @@
-"""The ranking: its arithmetic against brute force and scipy, its verdicts on every odd sweep, its errors."""
+"""`rank_layers`: redundancy, verdicts and labels, on clear, noisy and odd sweeps."""
 
-import itertools
 import math
 
 import numpy as np
@@ -8,61 +7,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
-from run_folders import STRANGE_NAMES, make_run
-from scipy import stats
+from ratio_frames import PATTERN, as_frame, frame_of, ratio_arrays
+from run_folders import make_run
 
 import dst_analyze
 from dst_analyze import Ranking, rank_layers
 from dst_analyze.errors import DataError, OptionError
-from dst_analyze.ranking.compare import compare_rankings, counterparts
-from dst_analyze.ranking.frame_input import read_frame
 from dst_analyze.ranking.labels import BORDER, GUARD, SLACK, kept_words
-from dst_analyze.ranking.pairs import CLEAR, alike, clear_pairs, contradicted, guesses
-from dst_analyze.ranking.statistics import (
-    as_w,
-    correlations,
-    explained,
-    kendalls_w,
-    mean_correlation,
-    middle_mean,
-    permutation_p,
-    ranks,
-    redundancy,
-    resampled,
-)
 from dst_analyze.ranking.verdict import Caveat, Verdict
-
-PATTERN = {"a": 0.9, "b": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}
-HOSTILE = [
-    *STRANGE_NAMES,
-    "'=quoted",
-    "'",
-    "\x1b[31mred",
-    "a|b`c`*d*",
-    "\u202eevil",
-    "x" * 500,
-    "-1",
-    "\r\n\t@sum",
-    "  ",
-]
-
-
-def frame_of(pattern, *, alphas=(1e-5, 1e-4, 1e-3), seeds=3, noise=0.0, rng=0, **columns):
-    """Ratios that follow a pattern and fall with alpha."""
-    random = np.random.default_rng(rng)
-    rows = [
-        {
-            "layer": layer,
-            "alpha": alpha,
-            "seed": seed,
-            "remaining": ratio ** (1 + i) * math.exp(random.normal(0, noise)),
-        }
-        for i, alpha in enumerate(alphas)
-        for seed in range(seeds)
-        for layer, ratio in pattern.items()
-    ]
-    return pd.DataFrame(rows).assign(remaining=lambda f: f["remaining"].clip(0, 1), **columns)
 
 
 def contradictory():
@@ -73,90 +25,6 @@ def contradictory():
 
 def labels(ranking):
     return ranking.table.set_index("layer")["label"].to_dict()
-
-
-ratio_arrays = arrays(
-    float, st.tuples(st.integers(1, 6), st.integers(2, 7)), elements=st.sampled_from(np.linspace(0, 1, 8))
-)
-text_names = st.lists(st.text(min_size=1, max_size=8), min_size=2, max_size=5, unique=True)
-
-
-def as_frame(ratios, names=None):
-    names = names or [f"layer{n}" for n in range(ratios.shape[1])]
-    return pd.DataFrame(
-        [
-            {
-                "layer": name,
-                "alpha": 10.0 ** -(t % 3 + 1),
-                "seed": t // 3,
-                "remaining": ratios[t, n],
-                "params": 10 * (n + 1),
-            }
-            for t in range(len(ratios))
-            for n, name in enumerate(names)
-        ]
-    )
-
-
-# --- the arithmetic ------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None)
-@given(ratio_arrays)
-def test_w_is_friedmans_statistic_and_lies_between_0_and_1(ratios):
-    ranked = ranks(-ratios)
-    w = kendalls_w(ranked)
-    m, n = ranked.shape
-    tied = sum(sum(c**3 - c for c in np.unique(row, return_counts=True)[1]) for row in ranked)
-    largest = m * m * (n**3 - n) - m * tied
-    if largest == 0:
-        assert math.isnan(w)
-        return
-    assert 0 <= w <= 1
-    assert w == pytest.approx(12 * ((ranked.sum(axis=0) - m * (n + 1) / 2) ** 2).sum() / largest, abs=1e-9)
-    if m > 2 and n > 2:
-        assert m * (n - 1) * w == pytest.approx(stats.friedmanchisquare(*ranked.T).statistic, abs=1e-6)
-
-
-@settings(deadline=None)
-@given(st.permutations(range(6)), st.integers(2, 5))
-def test_identical_orders_agree_perfectly(order, trials):
-    ranked = np.tile(np.array(order, dtype=float), (trials, 1))
-    assert kendalls_w(ranked) == pytest.approx(1)
-    assert mean_correlation(ranked)[0] == pytest.approx(1)
-
-
-@settings(deadline=None)
-@given(ratio_arrays)
-def test_the_mean_correlation_is_that_of_the_pairs_and_makes_w(ratios):
-    ranked = ranks(-ratios + 1e-3 * np.arange(ratios.shape[1]))  # no ties
-    if len(ranked) < 2:
-        return
-    pairs = [stats.spearmanr(a, b).statistic for a, b in itertools.combinations(ranked, 2)]
-    assert mean_correlation(ranked)[0] == pytest.approx(np.mean(pairs), abs=1e-9)
-    assert as_w(mean_correlation(ranked), len(ranked))[0] == pytest.approx(kendalls_w(ranked), abs=1e-9)
-    assert correlations(ranked)[0, 1] == pytest.approx(pairs[0], abs=1e-9)
-
-
-def test_the_p_value_is_that_of_all_permutations():
-    ranked = np.array([[1.0, 2, 3, 4], [1, 2, 4, 3], [2, 1, 3, 4]])
-    orders = list(itertools.permutations(range(4)))
-    w = kendalls_w(ranked)
-    every = [kendalls_w(np.array([ranked[0], ranked[1][list(a)], ranked[2][list(b)]])) for a in orders for b in orders]
-    exact = np.mean(np.array(every) >= w - 1e-9)
-    assert permutation_p(ranked, np.random.default_rng(0)) == pytest.approx(exact, abs=0.02)
-
-
-@settings(deadline=None)
-@given(ratio_arrays, st.data())
-def test_raising_a_ratio_never_raises_the_redundancy(ratios, data):
-    params = np.array([data.draw(st.integers(1, 1000)) for _ in range(ratios.shape[1])], dtype=float)
-    trial, layer = data.draw(st.integers(0, len(ratios) - 1)), data.draw(st.integers(0, len(params) - 1))
-    raised = ratios.copy()
-    raised[trial, layer] = data.draw(st.floats(ratios[trial, layer], 1))
-    for known in (params, None):
-        before, after = redundancy(ratios, known), redundancy(raised, known)
-        assert after[trial, layer] <= before[trial, layer] + 1e-12
 
 
 def test_redundancy_is_by_the_typical_layer_whatever_the_sizes():
@@ -170,33 +38,6 @@ def test_redundancy_is_by_the_typical_layer_whatever_the_sizes():
     gone = rank_layers(frame.assign(remaining=[0.8, 0.5, 0.32, 0.0])).table.set_index("layer")
     assert gone.at["d", "redundancy"] == pytest.approx(math.log(typical / 0.01))  # counts as one weight of its 100
     assert gone.at["a", "redundancy"] == pytest.approx(table.at["a", "redundancy"])  # one extreme layer moves no other
-
-
-@given(ratio_arrays)
-def test_the_middle_mean_is_that_of_the_middle_half(values):
-    fourfold = np.sort(np.repeat(values, 4, axis=1), axis=1)  # so that a quarter is a whole number of them
-    count = values.shape[1]
-    np.testing.assert_allclose(middle_mean(values)[:, 0], fourfold[:, count : 3 * count].mean(axis=1), atol=1e-12)
-
-
-@settings(deadline=None)
-@given(ratio_arrays)
-def test_redundancies_differ_by_the_ratio_of_what_layers_keep(ratios):
-    kept = np.maximum(ratios, 1e-4)
-    values = redundancy(ratios, None)
-    np.testing.assert_allclose(values[:, 0] - values[:, -1], np.log(kept[:, -1] / kept[:, 0]), atol=1e-9)
-    assert (np.abs(middle_mean(values)) < 1e-9).all()
-
-
-def test_draws_take_alphas_and_seeds_each_as_a_whole():
-    alphas, seeds = np.repeat([1, 2, 3], 2), np.tile([0, 1], 3)
-    counts = resampled(alphas, seeds, 500, np.random.default_rng(0)).reshape(-1, 3, 2)
-    assert (counts.sum(axis=(1, 2)) == 6).all()
-    assert all(np.linalg.matrix_rank(draw) == 1 for draw in counts[:50])
-    one = resampled(np.array([1, 2, 3]), np.zeros(3), 500, np.random.default_rng(0))
-    assert (one.sum(axis=1) == 3).all()
-    missing = resampled(alphas[1:], seeds[1:], 500, np.random.default_rng(0))
-    assert (missing.sum(axis=1) > 0).all()
 
 
 @settings(max_examples=30, deadline=None)
@@ -214,24 +55,6 @@ def test_names_and_the_order_of_rows_and_seeds_do_not_matter(ratios, random):
     random.shuffle(order)
     mixed = rank_layers(frame.iloc[order], draws=50).table.set_index("layer")
     np.testing.assert_allclose(mixed.loc[list(one.table["layer"]), "rank"], one.table["rank"])
-
-
-def test_what_another_ranking_explains():
-    rng = np.random.default_rng(0)
-    null = np.tile(np.arange(1.0, 9), (6, 1))
-    counts = resampled(np.repeat([1, 2, 3], 2), np.tile([0, 1], 3), 200, rng)
-    same = explained(null, null, counts, steepest=1)
-    assert same.share == pytest.approx(1)
-    assert not same.says_more
-    noisy = ranks(-null + rng.normal(0, 2, null.shape))
-    assert not explained(noisy, null, counts, steepest=1).says_more
-    own = np.tile(rng.permutation(8) + 1.0, (6, 1))
-    assert explained(own, null, counts, steepest=1).says_more
-    assert explained(own, 0.01 * own, counts, steepest=1).says_more  # tiny differences do not explain large ones
-    assert explained(9 - null, null, counts, steepest=1).share == pytest.approx(0)  # the opposite is no explanation
-
-
-# --- verdicts and labels -------------------------------------------------------------------------------------------
 
 
 def test_a_clear_pattern():
@@ -305,20 +128,6 @@ def test_a_weak_alpha_that_tells_no_layers_apart_does_not_contradict_a_strong_on
     assert set(labels(ranking).values()) == {"unclear"}
 
 
-@settings(deadline=None)
-@given(ratio_arrays)
-def test_contradictions_are_counted_pair_by_pair(ratios):
-    values = redundancy(ratios, None)
-    both = against = 0
-    for one, other in itertools.combinations(values, 2):
-        for i, j in itertools.combinations(range(values.shape[1]), 2):
-            a, b = one[i] - one[j], other[i] - other[j]
-            if abs(a) > CLEAR and abs(b) > CLEAR:
-                both += 1
-                against += a * b < 0
-    assert contradicted(values) == pytest.approx(against / both if both else math.nan, nan_ok=True)
-
-
 @pytest.mark.parametrize("pattern", [{"a": 0.9, "b": 0.1}, {"a": 0.9, "b": 0.5, "c": 0.1}])
 def test_few_layers_that_agree_are_a_ranking_with_a_caveat(pattern):
     ranking = rank_layers(frame_of(pattern, alphas=(1e-4, 1e-3), seeds=1))
@@ -328,15 +137,6 @@ def test_few_layers_that_agree_are_a_ranking_with_a_caveat(pattern):
     assert labels(ranking)["a"] == "needed"
     assert any(note.startswith("Few layers and trials") for note in ranking.notes)
     assert Caveat.FEW_LAYERS not in rank_layers(frame_of(PATTERN)).caveats
-
-
-def test_what_a_ranking_says_is_read_back_as_the_same_values():
-    ranking = rank_layers(frame_of(PATTERN, alphas=(1e-4, 1e-3), seeds=1))
-    assert ranking.caveats == (Caveat.TWO_TRIALS, Caveat.ONE_SEED, Caveat.COARSE)
-    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
-        assert back.verdict is Verdict.WEAK
-        assert back.caveats == ranking.caveats
-        assert back.statistics.guesses == ranking.statistics.guesses
 
 
 def test_trials_without_evidence_are_left_out_and_told():
@@ -408,22 +208,6 @@ def test_what_needs_no_training_is_told_by_pairs(sizes, share):
     assert turned.statistics.guesses.depth == 0
     assert turned.statistics.guesses.beyond == 1
     assert any("100% only by the sweep." in note for note in turned.notes)
-
-
-@settings(deadline=None)
-@given(arrays(float, st.integers(2, 8), elements=st.sampled_from(np.linspace(-2, 2, 17))), st.data())
-def test_clear_pairs_are_those_that_differ_and_every_order_has_them_or_its_reverse(values, data):
-    more, less = clear_pairs(values)
-    brute = [(i, j) for i in range(len(values)) for j in range(len(values)) if values[i] - values[j] > CLEAR]
-    assert sorted(zip(more.tolist(), less.tolist(), strict=True)) == sorted(brute)
-    assert (alike(values, values) == 1).all()
-    assert (alike(values, -values) == 0).all()
-    other = np.array(data.draw(st.permutations(range(len(values)))), dtype=float)
-    np.testing.assert_allclose(alike(values, other) + alike(values, -other), 1)
-    found = guesses(values, other, None)
-    if found.pairs:
-        assert found.beyond <= 1 - max(found.initial, found.depth) + 1e-9
-        assert math.isnan(found.size)
 
 
 def test_one_seed_two_trials_and_seeds_that_differ():
@@ -605,111 +389,6 @@ def test_a_record_is_read_over_its_last_quarter(tmp_path):
     assert rank_layers(control).statistics.control.share > 0.95
 
 
-# --- bad frames ----------------------------------------------------------------------------------------------------
-
-
-GOOD = frame_of({"a": 0.5, "b": 0.7}, seeds=1, params=10)
-
-
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
-        (GOOD.drop(columns="remaining"), "no column remaining"),
-        (GOOD.drop(columns=["layer", "alpha"]), "no column layer and no alpha"),
-        (GOOD.iloc[:0], "no rows"),
-        (GOOD.assign(remaining=[0.5, 0.5, 1.2, 0.5, 0.5, 0.5]), "row 2 .layer a, alpha 0.0001.: remaining is 1.2"),
-        (GOOD.assign(remaining=[0.5, -0.1, 1.2, 0.5, 0.5, 0.5]), "row 1 .*remaining is -0.1, not a share"),
-        (GOOD.assign(remaining=[0.5, 0.5, 0.5, np.nan, 0.5, 0.5]), "row 3 .*remaining is missing"),
-        (GOOD.assign(remaining=[0.5, 0.5, 0.5, "lots", 0.5, 0.5]), "row 3 .*'lots', not a number"),
-        (GOOD.assign(alpha=[np.inf, *[1e-3] * 5]), "row 0 .*not a positive number"),
-        (GOOD.assign(alpha=[0, *[1e-3] * 5]), "row 0 .*not a positive number"),
-        (GOOD.assign(alpha=1e-3), "row 2 .*there already, in row 0"),
-        (GOOD.assign(seed=0.5), "row 0 .*not a whole number"),
-        (GOOD.assign(layer=["a", None, *"abab"]), "row 1 .*no name"),
-        (GOOD.assign(params=[10, 10, 10, 10, 11, 10]), "row 4 .*params is 11.0, but 10.0"),
-        (GOOD.assign(params=[10, 10, 10, np.nan, 10, 10]), "row 3 .*params is missing"),
-        (GOOD.assign(null=2.0), "row 0 .*null is 2.0"),
-        (GOOD.assign(control="maybe"), "row 0 .*neither true nor false"),
-        (GOOD.assign(resets=-1), "row 0 .*resets is -1"),
-        (GOOD.set_axis(["layer", "alpha", "seed", "remaining", "seed"], axis=1), "'seed' is there twice"),
-        ([1, 2, 3], "not from list"),
-    ],
-)
-def test_bad_frames_name_the_row(frame, said):
-    with pytest.raises(DataError, match=said):
-        rank_layers(frame)
-
-
-def test_a_csv_file_from_elsewhere(tmp_path):
-    path = tmp_path / "ratios.csv"
-    frame = frame_of(dict(zip(["=1+1", "NA", "two\nlines", "0"], [0.9, 0.6, 0.3, 0.1], strict=True)), params=10)
-    path.write_text("\ufeff" + frame.assign(macs="", control="false").to_csv(index=False))
-    assert list(rank_layers(read_frame(path)).table["layer"]) == ["0", "two\nlines", "NA", "=1+1"]
-    path.write_text("layer,alpha,remaining\na,1,0.9\nb,1,0.2\n")  # these columns are enough
-    assert list(rank_layers(read_frame(path)).table["layer"]) == ["b", "a"]
-    for text, said in (
-        ("layer,alpha,remaining\na,1,2\n", "line 2 .*remaining is 2"),
-        ("layer,alpha,remaining\na,1\n", "line 2 has 2 values"),
-        ("layer,alpha,remaining\na,1,\n", "line 2 .*missing"),
-        ("", "no column layer"),
-    ):
-        path.write_text(text)
-        with pytest.raises(DataError, match=said) as caught:
-            read_frame(path)
-        assert caught.value.place == str(path)
-    path.write_bytes(b"\xff\xfe\x00bad")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_frame(path)
-
-
-# --- formats -------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=40, deadline=None)
-@given(ratio_arrays.filter(lambda r: r.shape[1] <= 5), text_names, st.booleans())
-def test_csv_and_json_come_back_the_same(ratios, names, null):
-    ratios = ratios[:, : len(names)]
-    frame = as_frame(ratios, names[: ratios.shape[1]])
-    frame["group"] = [name if i % 2 else "" for i, name in enumerate(frame["layer"])]
-    frame["group"] = frame.groupby("layer")["group"].transform("first")
-    if null:
-        frame["null"] = 0.5
-    ranking = rank_layers(frame, draws=20)
-    for back in (Ranking.from_json(ranking.to_json()), Ranking.from_csv(ranking.to_csv())):
-        assert back == ranking
-        pd.testing.assert_frame_equal(back.table, ranking.table)
-        assert back.text(80) == ranking.text(80)
-
-
-def test_hostile_names_are_inert_everywhere():
-    ranking = rank_layers(frame_of(dict(zip(HOSTILE, np.linspace(0.9, 0.1, len(HOSTILE)), strict=True)), resets=1))
-    assert Ranking.from_csv(ranking.to_csv()) == ranking
-    cells = [line.split(",")[0].strip('"') for line in ranking.to_csv().splitlines()[1:]]
-    assert not [cell for cell in cells if cell[:1] in ("=", "@")]
-    for text in (ranking.text(80), ranking.markdown()):
-        assert "\x1b" not in text
-        assert "\u202e" not in text
-        assert "<img" not in ranking.markdown()
-    html = ranking._repr_html_()
-    assert "<img" not in html
-    assert "<script" not in html
-    assert "&lt;img" in html
-    assert "\x1b" not in html
-    assert max(map(len, ranking.text(80).splitlines())) <= 80
-    assert all(
-        line.count(" | ") == ranking.markdown().splitlines()[0].count(" | ")
-        for line in ranking.markdown().split("\n\n")[0].splitlines()
-    )
-
-
-def test_foreign_files_are_refused():
-    for text in ("", "{}", "[]", "layer,alpha\na,1\n", '{"schema_version": 99, "table": {"columns": [], "rows": []}}'):
-        with pytest.raises(DataError, match="not a ranking"):
-            Ranking.from_json(text)
-        with pytest.raises(DataError, match="not a ranking"):
-            Ranking.from_csv(text)
-
-
 def test_it_shows_itself():
     ranking = rank_layers(frame_of(PATTERN))
     assert repr(ranking) == "Ranking('consistent', 5 layers, W=1.00)"
@@ -718,35 +397,3 @@ def test_it_shows_itself():
     assert isinstance(ranking, dst_analyze.Ranking)
     with pytest.raises(TypeError):
         hash(ranking)
-
-
-# --- several runs --------------------------------------------------------------------------------------------------
-
-
-def test_layers_are_matched_by_name_and_then_by_position():
-    assert counterparts(["a", "b", "c"], ["a", "x", "c"]) == {"a": "a", "b": "x", "c": "c"}
-    assert counterparts(["a", "b"], ["p", "q"]) == {"a": "p", "b": "q"}
-    assert counterparts(["a", "b", "c"], ["a", "x", "y", "c"]) == {"a": "a", "c": "c"}
-    assert counterparts(["a", "b"], ["b", "a"]) == {"a": "a", "b": "b"}
-
-
-def test_runs_are_compared():
-    one = rank_layers(frame_of(PATTERN))
-    again = rank_layers(frame_of(PATTERN, noise=0.02))
-    renamed = rank_layers(frame_of({"a": 0.9, "bb": 0.7, "c": 0.4, "d": 0.2, "e": 0.1}))
-    same = compare_rankings({"one": one, "two": again, "three": renamed})
-    assert same.verdict == "the runs agree"
-    assert same.agreement == pytest.approx(1)
-    assert set(same.table["matched"]) == {"name", "position"}
-    assert not any(same.unmatched.values())
-    assert "matched by their position" in same.text(80)
-    turned = rank_layers(frame_of(dict(zip(PATTERN, reversed(PATTERN.values()), strict=True))))
-    against = compare_rankings({"one": one, "two": turned})
-    assert against.verdict == "the runs do not agree"
-    assert {"a", "e"} <= set(against.opposed)
-    assert against.correlation.loc["one", "two"] == pytest.approx(-1)
-    strangers = compare_rankings({"one": one, "two": rank_layers(frame_of({"p": 0.5, "q": 0.1}))})
-    assert strangers.verdict == "no comparison"
-    assert strangers.text(80)
-    with pytest.raises(OptionError):
-        compare_rankings({"one": one})

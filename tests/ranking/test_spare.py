@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs import made_run
 
+from dst_analyze.ranking.input.trial_matrix import measured
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.spare import costs_of, loss_words, spare_of
-from dst_analyze.ranking.trial_matrix import measured
 from dst_analyze.report.page import render
 from dst_analyze.report.summary import summary_of
 from dst_analyze.run.record import TrialResult

@@ -9,6 +9,7 @@ from runs import add_plan, chain, made_run
 from torch import nn
 from torch.nn import functional as F
 
+from dst_analyze import read_run
 from dst_analyze.analysis import Analysis
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
@@ -17,7 +18,6 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.report.graph.layout import layered
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.page import read_picture, write_figures
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
 from dst_analyze.sweep.planning.graph_summary import summarize_graph
 from dst_analyze.sweep.run_sweep import run_sweep

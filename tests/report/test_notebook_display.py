@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dst_analyze import analyze, mask_model, run_sweep, trace_model
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels, mask_model, run_sweep, trace_model
 from dst_analyze.slimming.planning.plan_types import Entry, Verification
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
@@ -50,7 +49,7 @@ def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> 
     found = analyze(model, (x, y), alphas=(1e-2, 3e-2), steps=20, out=tmp_path / "run")
     assert "Verdict: " in inert(found._repr_html_())
     assert repr(found) == f"Analysis('Net', '{found.ranking.verdict}', '{tmp_path / 'run'}')"
-    plan = found.slim(target_params=0.6, write=False)
+    plan = found.suggest_widths(target_params=0.6, write=False)
     assert "parameters 1.81k → " in inert(plan._repr_html_())
 
 

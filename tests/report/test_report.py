@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +19,7 @@ import pytest
 from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
 
+from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import by_reason
@@ -32,7 +32,6 @@ from dst_analyze.report.page import SECTIONS, render, write_report
 from dst_analyze.report.rows import keys_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.run.defaults import DEFAULT_STEPS
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SkippedLayer
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
 
@@ -279,15 +278,15 @@ def test_a_plan_without_a_proof_says_so(tmp_path):
 
 def test_figures_are_svg_in_the_pages_colours(tmp_path):
     record = make_run(tmp_path / "run", layers=["conv1", "$broken^{math$", "a" * 100])
-    sheet = sized.FigureSet()
-    svg = sheet.put("pattern", 'a "label"', sized.heatmap, rank_layers(record).remaining())
+    figure_set = sized.FigureSet()
+    svg = figure_set.put("pattern", 'a "label"', sized.heatmap, rank_layers(record).remaining())
     text = [element.text for element in ET.fromstring(svg).iter("text")]
     assert "conv1" in text
     assert "$broken^{math$" in text
     assert "50" in text
     assert any(t and "…" in t and len(t) <= 44 for t in text)
-    assert "var(--page)" in sheet.styles.css
-    inks = dict(re.findall(r"\.(s\d+)\{.*?fill:(#\w+)\}", sheet.styles.css))
+    assert "var(--page)" in figure_set.styles.css
+    inks = dict(re.findall(r"\.(s\d+)\{.*?fill:(#\w+)\}", figure_set.styles.css))
     written = {e.text: inks.get(e.get("class"), "the page's") for e in ET.fromstring(svg).iter("text")}
     assert (written["50"], written["conv1"]) == ("#000", "the page's")  # upon grey, in light and dark alike
     assert not re.search(r"\d{4}-\d\d-\d\d", svg)
@@ -349,7 +348,7 @@ def test_the_commands_would_make_the_run_again(tmp_path):
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-unit one"),
+        ({"steps": 600, "warm_up": 0, "unit": "one"}, "--steps 600 --warm-up 0 --threshold-scale one"),
         ({"steps": DEFAULT_STEPS, "warm_up": 5, "unit": "layer"}, "--warm-up 5"),
         ({"steps": 9_000, "warm_up": 0, "unit": "one"}, "--steps 9000"),
     ],
@@ -416,16 +415,14 @@ for command in {CHEAP}:
         assert (tmp_path / made).exists(), made
 
 
-# --- how large, how fast ---
+# --- how large ---
 
 
-def test_a_page_for_resnet_50_is_small_and_soon_there(tmp_path):
+def test_a_page_for_resnet_50_has_under_300_kilobytes(tmp_path):
     names, graph, sizes = resnet50()
     record = made_run(tmp_path / "run", names, alphas=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3), graph=graph, params=sizes)
     add_plan(record.folder, names)
-    start = time.process_time()
     html = render(record)
-    assert time.process_time() - start < 15  # about 3 on an idle core
     assert len(html.encode()) < 300_000
     page = assert_inert(html)
     assert "layer3.5.conv3" in page.words

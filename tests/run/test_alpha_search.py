@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dst_analyze.errors import OptionError
-from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, course_of, search_of
+from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, schedule_of, search_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.record import TrialKey, TrialResult
 from dst_analyze.sweep.planning.forecast import Travel
@@ -31,7 +31,7 @@ def swept(options, model, first=(1e-4, 1e-3)):
     """Follow a course to its end with a model in place of training; also every course on the way."""
     results, courses = {}, []
     while True:
-        courses.append(course_of(options, first, results))
+        courses.append(schedule_of(options, first, results))
         missing = [key for key in courses[-1].keys if key not in results]
         if not missing:
             return results, courses
@@ -103,17 +103,17 @@ def test_the_course_only_grows_and_is_the_same_whatever_order_results_come_in():
     for earlier, later in itertools.pairwise(courses):
         assert later.keys[: len(earlier.keys)] == earlier.keys
     backwards = dict(reversed(results.items()))
-    assert course_of(options, (1e-4, 1e-3), backwards) == courses[-1]
+    assert schedule_of(options, (1e-4, 1e-3), backwards) == courses[-1]
     # The search is done with the first seed; the others only train what it has found.
     others = {key.alpha for key in courses[-1].keys if key.seed == 1}
     assert others == set(courses[-1].alphas)
     # Half of the results, as after a kill: what is known to be missing is missing from the whole as well.
     some = dict(list(results.items())[:3])
-    assert set(course_of(options, (1e-4, 1e-3), some).keys) <= set(courses[-1].keys)
+    assert set(schedule_of(options, (1e-4, 1e-3), some).keys) <= set(courses[-1].keys)
 
 
 def test_given_alphas_are_the_grid():
-    course = course_of(config(alphas=[1e-3, 1e-4], seeds=2, control="shuffled-labels"), (), {})
+    course = schedule_of(config(alphas=[1e-3, 1e-4], seeds=2, control="shuffled-labels"), (), {})
     assert course.settled
     assert course.alphas == (1e-3, 1e-4)
     grid = [(1e-3, 0), (1e-3, 1), (1e-4, 0), (1e-4, 1)]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from run_folders import STRANGE_NAMES, files_of, make_run
 
+from dst_analyze import read_run
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.table import export_table
@@ -25,7 +26,6 @@ from dst_analyze.run.events import Notice
 from dst_analyze.run.lock import locked
 from dst_analyze.run.masks import pack_masks, read_masks
 from dst_analyze.run.paths import default_path
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import READING_COLUMNS, TrialKey, alpha_label, last_quarter
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from run_folders import make_run
 from safetensors.numpy import save
 
+from dst_analyze import read_run
 from dst_analyze.baselines.values import METHODS, Baselines, Measurement
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError
@@ -22,7 +23,6 @@ from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.run.atomic_io import SUMS, sums_of
 from dst_analyze.run.config import MOST_TRIALS
 from dst_analyze.run.masks import pack_masks, read_masks
-from dst_analyze.run.reader import read_run
 from dst_analyze.slimming.planning.plan_types import Entry, GroupPlan, SlimPlan, Verification
 
 READING = ("rank", "report", "compare")

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dst_analyze import analyze
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels
 from dst_analyze.cli.terminal import console, show_plan
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.tracing.trace import trace_model
@@ -246,7 +245,7 @@ def swept(tmp_path_factory):
 
 def test_all_groups_go_by_their_evidence_and_unclear_ones_are_marked(swept, capsys):
     found, _ = swept
-    plan = found.slim(write=False)
+    plan = found.suggest_widths(write=False)
     assert plan.is_advice
     assert 1 <= plan.trials <= 2
     assert plan.new_params < 0.6 * plan.params
@@ -256,7 +255,7 @@ def test_all_groups_go_by_their_evidence_and_unclear_ones_are_marked(swept, caps
     half = next(rung for rung in plan.ladder if rung.share == 0.5)
     assert half.params == plan.new_params
     assert half.widths == {group.group: group.new_width for group in plan.groups}
-    assert all(rung.axis == "macs" for rung in found.slim(target_macs=0.5, write=False).ladder)
+    assert all(rung.axis == "macs" for rung in found.suggest_widths(target_macs=0.5, write=False).ladder)
     assert SlimPlan.model_validate_json(plan.model_dump_json()) == plan
     show_plan(console(), plan)
     printed, page = capsys.readouterr().out, plan._repr_html_()
@@ -267,19 +266,19 @@ def test_all_groups_go_by_their_evidence_and_unclear_ones_are_marked(swept, caps
     unclear = [group for group in plan.groups if group.label == UNCLEAR]
     if len(unclear) == len(plan.groups):
         with pytest.raises(ModelError, match="nothing may be removed") as error:
-            found.slim(only_clear=True, write=False)
+            found.suggest_widths(only_clear=True, write=False)
         assert "leave out --only-clear" in error.value.hint
     else:
-        careful = {group.group: group for group in found.slim(only_clear=True, write=False).groups}
+        careful = {group.group: group for group in found.suggest_widths(only_clear=True, write=False).groups}
         assert all(careful[group.group].new_width == group.width for group in unclear)
 
 
 def test_without_evidence_there_is_no_plan_and_a_rehearsal_is_no_advice(swept, capsys):
     _, found = swept
     with pytest.raises(DataError, match="no trial can be used as evidence") as error:
-        found.slim(write=False)
+        found.suggest_widths(write=False)
     assert "--alphas" in error.value.hint
-    plan = found.slim(write=False, rehearsal=True)
+    plan = found.suggest_widths(write=False, rehearsal=True)
     assert plan.trials == 0
     assert not plan.is_advice
     show_plan(console(), plan)

@@ -7,7 +7,7 @@ from channels import CASES, Net
 from torch import nn
 from torch.nn import functional as F
 
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import couple_channels
 from dst_analyze.cli.terminal import plan_words
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.run.record import TrialKey

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 from zoo import ZOO, StandardisedConv
 
-from dst_analyze import exact_slim
+from dst_analyze import remove_dead_channels
 from dst_analyze.channels.rule_call import Effect, effect_of
 from dst_analyze.channels.rules import elementwise, shapes
 from dst_analyze.masking.masked import MaskedModel, mask_model
@@ -72,7 +72,7 @@ def test_outputs_stay(name: str) -> None:
         inputs = MODELS[name].inputs()
         masked = riddled(MODELS[name].build(), inputs, seed)
         before = {key: tensor.clone() for key, tensor in masked.state_dict().items()}
-        found = exact_slim(masked, inputs)
+        found = remove_dead_channels(masked, inputs)
         check_equal(masked, found, inputs)
         check_equal(masked, found, tree_map(changed, inputs))
         assert all(torch.equal(before[key], tensor) for key, tensor in masked.state_dict().items())
@@ -88,7 +88,7 @@ def zero(tensor: torch.Tensor, *places: int, dim: int = 0) -> None:
 
 def slimmed(model: nn.Module, inputs: torch.Tensor) -> dict[str, list[int]]:
     """What leaves at first, after the outputs were found to be the same."""
-    found = exact_slim(model, inputs)
+    found = remove_dead_channels(model, inputs)
     for scale in (1, 5):
         check_equal(model, found, torch.randn_like(inputs) * scale)
     return {name: list(places) for name, places in found.removals[0].items()} if found.removals else {}
@@ -129,7 +129,7 @@ def test_a_constant_is_taken_over_by_the_bias_of_its_reader(bias):
     with torch.no_grad():
         net[0].bias[2], net[0].bias[5] = 0.7, -0.3  # the second is zero after the ReLU
     assert slimmed(net, vectors()) == {"0": [2, 5]}
-    found = exact_slim(net, vectors())
+    found = remove_dead_channels(net, vectors())
     assert found.model.get_submodule("2").bias is not None
     assert found.new_params < found.params
 
@@ -227,7 +227,7 @@ def test_chance_stays_as_it_was():
     net = Net(lambda m, x: m.head(F.dropout(m.stem(x), 0.5, True)), stem=nn.Linear(5, 6), head=nn.Linear(6, 4))
     zero(net.stem.weight, 0, 1)
     zero(net.stem.bias, 0, 1)
-    found = exact_slim(net, vectors())
+    found = remove_dead_channels(net, vectors())
     assert not found.removals
 
 
@@ -246,7 +246,7 @@ def test_sizes_the_example_does_not_have():
         net.stem.bias[:3] = torch.tensor([0.5, -0.5, 0.5])
     zero(net.other.weight, 2, dim=1)
     assert slimmed(net, images()) == {"stem": [1]}
-    found = exact_slim(net, images())
+    found = remove_dead_channels(net, images())
     check_equal(net, found, torch.randn(1, 3, 11, 9))
 
 
@@ -276,11 +276,11 @@ def test_where_a_rule_stands_decides_nothing(monkeypatch):
         silent[0].weight[1:3] = 0
         silent[1].bias[1:3] = 0
     x = torch.randn(2, 1, 4, 4)
-    before = exact_slim(silent.eval(), x)
+    before = remove_dead_channels(silent.eval(), x)
     for rule in (elementwise.elementwise, shapes.reshaped):
         assert effect_of(rule) is not Effect.UNKNOWN
         monkeypatch.setattr(rule, "__module__", "somewhere.else")
-    after = exact_slim(silent, x)
+    after = remove_dead_channels(silent, x)
     assert before.new_params == after.new_params < before.params
 
 
@@ -290,6 +290,6 @@ def test_a_users_own_rule_may_hide_anything():
 
 
 def test_nothing_dead_nothing_done():
-    found = exact_slim(chain(), vectors())
+    found = remove_dead_channels(chain(), vectors())
     assert not found.removals
     assert found.params == found.new_params

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 from small_sweeps import FILE, TEST, TRAIN
 from torch import nn
 
-from dst_analyze import Analysis
+from dst_analyze import Analysis, load_model, rank_layers, suggest_widths, trace_model, verify_plan
 from dst_analyze.cli.main import main
-from dst_analyze.errors import DstError
+from dst_analyze.errors import DstError, ModelError, OptionError
 from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
 from dst_analyze.slimming.planning.plan_types import CONTENDERS
 from dst_analyze.slimming.proof.candidates import ALIKE
-from dst_analyze.slimming.proof.verify import verify_plan
+from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep
@@ -33,7 +33,7 @@ def task(tmp_path):
 def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     plan, heard = plan_of(task), []
     options = {"seeds": 2, "keep_in": tmp_path / "kept"}
-    found = verify_plan(task, plan, **options, listener=heard.append)
+    found = verify_task_plan(task, plan, **options, listener=heard.append)
     assert [e.name for e in found.entries] == ["dense", "slim", "uniform", "random"]
     assert found.entry("slim").scores == found.entry("uniform").scores  # of one group there is one way to thin it
     assert found.entry("uniform").about == f"every group thinned alike{ALIKE}"
@@ -46,8 +46,8 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     assert len(heard) == 9
     marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
-    assert verify_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
-    assert verify_plan(task, plan_of(task, 0.25), **options).entry("slim").scores != found.entry("slim").scores
+    assert verify_task_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
+    assert verify_task_plan(task, plan_of(task, 0.25), **options).entry("slim").scores != found.entry("slim").scores
 
 
 def test_workers_prove_what_this_process_proves(tmp_path, task):
@@ -60,8 +60,8 @@ def test_workers_prove_what_this_process_proves(tmp_path, task):
     of_file = plan_sweep(str(tmp_path / "m.py"), alphas=[1e-3], steps=40, out=tmp_path / "other").task
     for each in (task, of_file):
         plan = plan_of(each)
-        here = verify_plan(each, plan, seeds=2)
-        assert scores(verify_plan(each, plan, seeds=2, engine=ProcessEngine(2))) == scores(here)
+        here = verify_task_plan(each, plan, seeds=2)
+        assert scores(verify_task_plan(each, plan, seeds=2, engine=ProcessEngine(2))) == scores(here)
         assert len(set(here.entry("slim").scores)) == 2
 
 
@@ -74,7 +74,7 @@ def test_all_start_from_scratch_whatever_was_trained_before(tmp_path, monkeypatc
     plan, found = plan_of(plan_sweep(model, **options).task), []
     for weights in (copy.deepcopy(model.state_dict()), blank):  # from all zeros nothing would be learned
         model.load_state_dict(weights)
-        found.append(scores(verify_plan(plan_sweep(model, **options).task, plan, seeds=2)))
+        found.append(scores(verify_task_plan(plan_sweep(model, **options).task, plan, seeds=2)))
         assert all(torch.equal(value, model.state_dict()[name]) for name, value in weights.items())
     assert all(found[0][name] == found[1][name] for name in ("dense", "slim"))
     assert len(set(found[0]["dense"])) == 2
@@ -83,7 +83,7 @@ def test_all_start_from_scratch_whatever_was_trained_before(tmp_path, monkeypatc
     save_file({name: torch.zeros_like(p) for name, p in plain.source.build().named_parameters()}, "w.safetensors")
     given = plan_sweep("m.py", alphas=[1e-3], steps=40, out="run", weights="w.safetensors").task
     plan = plan_of(plain)
-    with_file, without = (scores(verify_plan(task, plan, seeds=1)) for task in (given, plain))
+    with_file, without = (scores(verify_task_plan(task, plan, seeds=1)) for task in (given, plain))
     assert all(with_file[name] == without[name] for name in ("dense", "slim"))
 
 
@@ -91,17 +91,17 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
     task = plan_sweep("m.py", alphas=[1e-3], steps=60, lr=0.1, out="run").task
-    whole = verify_plan(task, plan_of(task), seeds=2)
+    whole = verify_task_plan(task, plan_of(task), seeds=2)
     write(tmp_path, killing("trained_model", 1))
     heard = []
-    found = verify_plan(task, plan_of(task), seeds=2, engine=ProcessEngine(1), listener=heard.append)
+    found = verify_task_plan(task, plan_of(task), seeds=2, engine=ProcessEngine(1), listener=heard.append)
     assert scores(found) == scores(whole)
     (notice,) = [event for event in heard if isinstance(event, Notice)]
     assert notice.text.endswith("starts again: its worker process was killed by SIGKILL")
     (tmp_path / "tries").unlink()
     write(tmp_path, killing("trained_model", 9))
     with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
-        verify_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=ProcessEngine(1))
+        verify_task_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=ProcessEngine(1))
     assert "goes on from there" in caught.value.hint
     assert len(list((tmp_path / "kept").iterdir())) == 4  # those of the seed before
 
@@ -111,7 +111,7 @@ def test_a_training_that_fails_says_which(tmp_path, task):
         raise RuntimeError("out of luck")
 
     with pytest.raises(DstError, match=r"the training of dense, seed 0 failed: RuntimeError: out of luck"):
-        verify_plan(replace(task, loss=loss), plan_of(task))
+        verify_task_plan(replace(task, loss=loss), plan_of(task))
 
 
 def test_a_notebook_proves_with_several_jobs(tmp_path):
@@ -119,7 +119,7 @@ def test_a_notebook_proves_with_several_jobs(tmp_path):
     options = {"alphas": [3e-3, 1e-2], "steps": 40, "out": tmp_path / "run"}
     record = run_sweep(model, (TRAIN, TEST), **options)
     analysis = Analysis(plan_sweep(model, (TRAIN, TEST), existing="resume", **options).task, record)
-    heard, plan = [], analysis.slim()
+    heard, plan = [], analysis.suggest_widths()
     found = analysis.verify(plan, seeds=1, jobs=2, listener=heard.append)
     assert heard.pop(0) == ProofStarted(trainings=5, done=0, steps=40, jobs=2)
     assert {event.contender for event in heard} == set(CONTENDERS) == {entry.name for entry in found.entries}
@@ -137,3 +137,36 @@ def test_the_command_line_tells_of_the_proof_and_writes_a_report_before(tmp_path
     assert told[-10:] == ["sweep_finished", "suggestion_written", "notice", *proof, "report_written"]
     assert "run/report.html" in next(event["text"] for event in events if event["event"] == "notice")
     assert [event["contender"] for event in events if event["event"] == "proof_trained"][:2] == ["dense", "slim"]
+
+
+def test_a_plan_is_proven_from_a_model_and_its_data_alone(tmp_path, monkeypatch, task):
+    monkeypatch.chdir(tmp_path)
+    model, plan, heard = task.traced.model, plan_of(task), []
+    found = verify_plan(model, (TRAIN, TEST), plan, seeds=1, steps=120, keep_in="kept/here", listener=heard.append)
+    assert [entry.name for entry in found.entries] == ["dense", "slim", "uniform", "random"]
+    assert scores(found) == scores(verify_task_plan(task, plan, seeds=1))
+    assert (found.steps, heard[0].done) == (120, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]  # no run folder is made or looked for
+    again = verify_plan(model, (TRAIN, TEST), plan, seeds=1, steps=120, keep_in="kept/here", listener=heard.append)
+    assert (scores(again), heard[5].done) == (scores(found), 4)
+
+
+def test_a_plan_of_a_file_is_proven_with_the_sweep_it_came_from(tmp_path):
+    (tmp_path / "m.py").write_text(FILE)
+    spec, options = str(tmp_path / "m.py"), {"model_args": {"hidden": 24}, "steps": 40}
+    record = run_sweep(spec, alphas=[3e-3, 1e-2], out=tmp_path / "run", **options)
+    traced = trace_model(load_model(spec, model_args={"hidden": 24}).model, TRAIN[0][:2])
+    plan = suggest_widths(traced, rank_layers(record), rehearsal=True)
+    found = verify_plan(spec, None, plan, record=record, seeds=1, jobs=2, **options)
+    assert {entry.name for entry in found.entries} == set(CONTENDERS)
+    assert found.entry("slim").params == plan.new_params
+
+
+def test_a_proof_refuses_another_model_and_unknown_options(task):
+    other = nn.Sequential(nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10))
+    with pytest.raises(ModelError, match=r"the plan is for another model: 0\.weight"):
+        verify_plan(other, (TRAIN, TEST), plan_of(task), steps=2)
+    with pytest.raises(OptionError, match="no option 'stepps'"):
+        verify_plan(task.traced.model, (TRAIN, TEST), plan_of(task), stepps=2)
+    with pytest.raises(OptionError, match="0 seeds make no comparison"):
+        verify_plan(task.traced.model, (TRAIN, TEST), plan_of(task), steps=2, seeds=0)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from zoo import ZOO
 
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module

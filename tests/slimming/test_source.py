@@ -18,7 +18,7 @@ from einops import rearrange
 from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import couple_channels
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import TracedModel, trace_model

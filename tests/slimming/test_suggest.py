@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,19 +15,18 @@ from safetensors.torch import load_file
 from small_sweeps import FILE
 from torch import nn
 
-from dst_analyze import analyze, rank_layers, suggest_widths
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import analyze, couple_channels, rank_layers, suggest_widths
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.ranking.verdict import judge
-from dst_analyze.slimming.artifacts import task_of
 from dst_analyze.slimming.planning.budget import RULES, Budget, allowed_widths, widths_for
 from dst_analyze.slimming.planning.density import GroupEvidence, from_masks, from_ratios
 from dst_analyze.slimming.planning.plan_types import Entry, Limits, SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import cost_of, plan_widths, slim_model
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
+from dst_analyze.sweep.planning.reload import reload_task
 from dst_analyze.sweep.run_sweep import run_sweep
 
 
@@ -240,9 +240,9 @@ def test_fresh_weights_are_drawn_for_the_new_widths():
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.3)
     model = net()
     torch.manual_seed(1)
-    slim, fresh = slim_model(model, plan), slim_model(model, plan, fresh=True)
+    slim, fresh = slim_model(model, plan), slim_model(model, plan, reinitialize=True)
     torch.manual_seed(1)
-    again = slim_model(model, plan, fresh=True)
+    again = slim_model(model, plan, reinitialize=True)
     for (name, kept), new, same in zip(slim.named_parameters(), fresh.parameters(), again.parameters(), strict=True):
         assert torch.equal(new, same)
         assert name.startswith("3.") or not torch.equal(kept, new)  # a BatchNorm starts at ones and zeros anyway
@@ -388,7 +388,7 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
         file.name for file in (tmp_path / "run").iterdir()
     }
     written = load_file(tmp_path / "run" / "slim_model.safetensors")
-    assert main(["slim", "run", "--round-to", "1", "--fresh"]) == 0
+    assert main(["slim", "run", "--round-to", "1", "--reinitialize"]) == 0
     fresh = load_file(tmp_path / "run" / "slim_model.safetensors")
     assert {name: value.shape for name, value in fresh.items()} == {n: v.shape for n, v in written.items()}
     assert not any(torch.equal(fresh[name], value) for name, value in written.items())
@@ -437,7 +437,7 @@ def test_a_model_that_cannot_be_written_as_source_is_slimmed_all_the_same(tmp_pa
     assert slim_model(model, SlimPlan.load("run/plan.json"))(torch.zeros(2, 64)).shape == (2, 10)
     found = analyze("m.py", alphas=(1e-2, 3e-2), steps=20, out="other")
     with pytest.warns(UserWarning, match="not written as source"):
-        found.slim()
+        found.suggest_widths()
 
 
 def test_widths_are_those_a_person_would_write():
@@ -499,5 +499,53 @@ def test_a_run_of_default_length_is_made_again_at_its_own_length(tmp_path, monke
     monkeypatch.setattr("dst_analyze.sweep.planning.plan.DEFAULT_STEPS", 5)
     record = run_sweep("example:demo", alphas=(1e-3,), out=tmp_path / "run")
     monkeypatch.setattr("dst_analyze.sweep.planning.plan.DEFAULT_STEPS", 7)
-    task = task_of(record)
+    task = reload_task(record)
     assert (task.steps, task.recipe.clock) == (5, record.manifest.clock)
+
+
+DATA_OF_ITS_OWN = (
+    FILE
+    + """
+
+def train_data():
+    from pathlib import Path
+
+    import torch
+
+    Path("read").touch()
+    return torch.randn(64, 64), torch.randint(10, (64,))
+"""
+)
+
+
+def test_slim_needs_neither_the_data_nor_a_folder_it_may_write(tmp_path, capsys, monkeypatch, inline):
+    """The model is traced with noise of the shapes that the run has kept."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(DATA_OF_ITS_OWN)
+    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    Path("read").unlink()
+    before = {path: path.read_bytes() for path in sorted(Path("run").rglob("*")) if path.is_file()}
+    steps = []
+    monkeypatch.setattr("dst_analyze.sweep.planning.preflight.train", lambda *given, **more: steps.append(given))
+    monkeypatch.setattr("dst_analyze.run.writer.check_free", lambda *given, **more: steps.append(given))
+    assert main(["slim", "run", "--target-params", "0.3", "--out", "elsewhere"]) == 0, capsys.readouterr().err
+    assert not Path("read").exists()
+    assert not steps
+    assert {path: path.read_bytes() for path in sorted(Path("run").rglob("*")) if path.is_file()} == before
+    assert Path("elsewhere/slim_model.py").exists()
+    assert not Path("elsewhere/report.html").exists()
+    assert main(["slim", "run", "--target-params", "0.3"]) == 0
+    assert Path("run/slim_model.py").read_text() == Path("elsewhere/slim_model.py").read_text()
+
+
+def test_a_run_from_before_inputs_were_kept_is_slimmed_with_its_data(tmp_path, monkeypatch, inline):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(DATA_OF_ITS_OWN)
+    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    sums = Path("run/SHA256SUMS")
+    sums.write_text("".join(f"{line}\n" for line in sums.read_text().splitlines() if "inputs.json" not in line))
+    Path("run/inputs.json").unlink()
+    Path("read").unlink()
+    assert main(["slim", "run", "--out", "elsewhere"]) == 0
+    assert Path("read").exists()
+    assert Path("elsewhere/slim_model.py").exists()

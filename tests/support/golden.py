@@ -13,7 +13,7 @@ Every file of a run folder counts, except
 - in ``report.html``: the seconds of training, in the table of how the run was made, are set to 0;
 - the scratch folder's own name, which is replaced by ``SCRATCH`` wherever it stands.
 What the commands print counts as well (``stdout.txt``), except the proof's, which shows latencies. ``report.html`` is
-the one from before the proof, for the same reason. ``--fresh`` is not among the options: its weights are random.
+the one from before the proof, for the same reason. ``--reinitialize`` is not among the options: its weights are random.
 """
 
 from __future__ import annotations

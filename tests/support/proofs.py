@@ -1,6 +1,6 @@
 """Plans to prove, and the scores of a proof."""
 
-from dst_analyze.channels.coupling import couple_channels
+from dst_analyze import couple_channels
 from dst_analyze.slimming.planning.density import GroupEvidence
 from dst_analyze.slimming.planning.plan_types import Limits
 from dst_analyze.slimming.planning.suggest import plan_widths

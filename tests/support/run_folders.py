@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from dst_analyze import read_run
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import ignore_event
 from dst_analyze.run.masks import pack_masks
-from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import (
     READING_COLUMNS,
     STEP_COLUMNS,

@@ -9,18 +9,18 @@ import torch
 from runs import made_run
 from torch import nn
 
+from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.report.page import write_report
 from dst_analyze.run.atomic_io import sums_of
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.paths import HEAD
-from dst_analyze.run.reader import read_run
+from dst_analyze.run.paths import HEADER
 from dst_analyze.run.record import TrialKey
-from dst_analyze.slimming.artifacts import task_of
 from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.preflight import gradient_noise
+from dst_analyze.sweep.planning.reload import reload_task
 from dst_analyze.sweep.run_sweep import run_sweep
 from dst_analyze.sweep.training.train import evaluate
 
@@ -107,7 +107,7 @@ def test_an_old_run_is_not_continued_in_another_scale(tmp_path):
     run_sweep(mlp(), (X, Y), **options)
     path, new = tmp_path / "run" / "config.json", ("alpha_factor", "effective_alphas", "alpha_scale")
     path.write_text(json.dumps({k: value for k, value in json.loads(path.read_text()).items() if k not in new}))
-    files = {name: (tmp_path / "run" / name).read_bytes() for name in (*HEAD, "graph.json")}
+    files = {name: (tmp_path / "run" / name).read_bytes() for name in (*HEADER, "graph.json")}
     (tmp_path / "run" / "SHA256SUMS").write_bytes(sums_of(files))
     assert read_run(tmp_path / "run").config.factor == 1
     with pytest.raises(FolderError, match="before alphas had a scale"):
@@ -121,7 +121,7 @@ def test_the_suggestions_task_has_the_factor_of_its_run(tmp_path, monkeypatch, c
     assert main([*args, "--quiet"]) == 0
     record = read_run(tmp_path / "run")
     assert record.manifest.gradient_noise is not None
-    assert task_of(record).config.factor == record.config.factor
+    assert reload_task(record).config.factor == record.config.factor
 
 
 # --- Adam ------------------------------------------------------------------------------------------------------------

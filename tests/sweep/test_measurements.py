@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from dst_analyze import read_masks
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.tracing.trace import trace_model
-from dst_analyze.run.masks import read_masks
 from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 from dst_analyze.sweep.run_sweep import run_sweep
 from dst_analyze.sweep.training.measurements import READINGS, SCORES, Readings

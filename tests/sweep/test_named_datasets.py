@@ -11,7 +11,7 @@ from torch import nn
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
-from dst_analyze.sweep.data.named_datasets import Asked, load_source
+from dst_analyze.sweep.data.named_datasets import DataRequest, load_named_data
 from dst_analyze.sweep.planning.plan import plan_sweep
 
 RANDOM = np.random.default_rng(0)
@@ -58,7 +58,7 @@ def pictures(folder, classes=("cat", "dog"), count=5, size=(9, 7)):
 )
 def test_arrays_are_known_by_their_usual_names(tmp_path, names):
     parts = dict(zip(names, (IMAGES[:30], LABELS[:30], IMAGES[30:], LABELS[30:]), strict=True))
-    source = load_source(Asked(npz(tmp_path, **parts, class_names=np.array(["a"]))))
+    source = load_named_data(DataRequest(npz(tmp_path, **parts, class_names=np.array(["a"]))))
     assert source.train[0].shape == (30, 1, 12, 12)
     assert torch.equal(source.test[1], torch.as_tensor(LABELS[30:]).long())
     assert "30 samples of 1x12x12 to train, 10 to test" in source.description
@@ -66,7 +66,7 @@ def test_arrays_are_known_by_their_usual_names(tmp_path, names):
 
 def test_one_set_is_split_the_same_way_every_time(tmp_path):
     name = npz(tmp_path, images=IMAGES, labels=LABELS)
-    one, two = load_source(Asked(name)), load_source(Asked(name))
+    one, two = load_named_data(DataRequest(name)), load_named_data(DataRequest(name))
     assert torch.equal(one.train[0], two.train[0])
     assert (len(one.train[1]), len(one.test[1])) == (32, 8)
     both = torch.cat([one.train[0], one.test[0]])
@@ -75,12 +75,12 @@ def test_one_set_is_split_the_same_way_every_time(tmp_path):
 
 def test_channels_come_first_and_labels_are_flat(tmp_path):
     colour = RANDOM.integers(0, 256, (10, 8, 9, 3), dtype=np.uint8)
-    source = load_source(Asked(npz(tmp_path, x=colour, y=LABELS[:10, None])))
+    source = load_named_data(DataRequest(npz(tmp_path, x=colour, y=LABELS[:10, None])))
     assert source.train[0].shape == (8, 3, 8, 9)
     assert source.train[1].shape == (8,)
-    regression = load_source(Asked(npz(tmp_path, x=RANDOM.normal(size=(10, 5)), y=RANDOM.normal(size=10))))
+    regression = load_named_data(DataRequest(npz(tmp_path, x=RANDOM.normal(size=(10, 5)), y=RANDOM.normal(size=10))))
     assert regression.train[0].dtype == regression.train[1].dtype == torch.float32
-    flat = load_source(Asked(npz(tmp_path, x=IMAGES, y=LABELS), like=(144,)))
+    flat = load_named_data(DataRequest(npz(tmp_path, x=IMAGES, y=LABELS), like=(144,)))
     assert flat.train[0].shape == (32, 144)
 
 
@@ -96,7 +96,7 @@ def test_bytes_become_numbers_from_0_to_1_in_the_plan(tmp_path):
 
 
 def test_torchvision_reads_mnist_from_its_folder(tmp_path):
-    source = load_source(Asked("MNIST", mnist(tmp_path)))
+    source = load_named_data(DataRequest("MNIST", mnist(tmp_path)))
     assert source.train[0].shape == (40, 1, 28, 28)
     assert source.test[1].tolist() == list(range(10)) * 4
     model = nn.Sequential(nn.Linear(784, 10))
@@ -107,11 +107,11 @@ def test_torchvision_reads_mnist_from_its_folder(tmp_path):
 def test_images_in_folders(tmp_path):
     pictures(tmp_path / "both" / "train")
     pictures(tmp_path / "both" / "val", count=2)
-    source = load_source(Asked(f"imagefolder:{tmp_path / 'both'}", like=(1, 6, 6)))
+    source = load_named_data(DataRequest(f"imagefolder:{tmp_path / 'both'}", like=(1, 6, 6)))
     assert (len(source.train), len(source.test)) == (10, 4)
     assert source.train[0][0].shape == (1, 6, 6)
     assert 0 <= source.train[0][0].min() < source.train[0][0].max() <= 1
-    one = load_source(Asked(f"imagefolder:{pictures(tmp_path / 'one')}"))
+    one = load_named_data(DataRequest(f"imagefolder:{pictures(tmp_path / 'one')}"))
     assert (len(one.train), len(one.test)) == (8, 2)
     assert {tuple(one.train[i][0].shape) for i in range(8)} == {(3, 7, 9)}
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
@@ -149,34 +149,34 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch, name, cause, hint):
     np.savez(tmp_path / "strange.npz", foo=IMAGES, bar=LABELS)
     np.savez(tmp_path / "uneven.npz", x_train=IMAGES, y_train=LABELS[:39], x_test=IMAGES, y_test=LABELS)
     with pytest.raises(DataError, match=cause) as error:
-        load_source(Asked(name))
+        load_named_data(DataRequest(name))
     assert hint in error.value.hint
     assert error.value.place
 
 
 def test_a_pickle_in_an_npz_is_never_opened(tmp_path):
     with pytest.raises(DataError, match="cannot be read as npz"):
-        load_source(Asked(npz(tmp_path, x=np.array([{}], dtype=object), y=LABELS[:1])))
+        load_named_data(DataRequest(npz(tmp_path, x=np.array([{}], dtype=object), y=LABELS[:1])))
 
 
 def test_a_truncated_file_and_classes_that_differ(tmp_path):
     mnist(tmp_path)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(gzip.compress(b"not it"))
     with pytest.raises(DataError, match="not whole"):
-        load_source(Asked("mnist", tmp_path))
+        load_named_data(DataRequest("mnist", tmp_path))
     pictures(tmp_path / "a" / "train")
     pictures(tmp_path / "a" / "test", classes=("cat", "cow"))
     with pytest.raises(DataError, match="cat, dog, test has cat, cow"):
-        load_source(Asked(f"imagefolder:{tmp_path / 'a'}"))
+        load_named_data(DataRequest(f"imagefolder:{tmp_path / 'a'}"))
 
 
 def test_download_is_for_data_sets_only(tmp_path, monkeypatch):
     with pytest.raises(OptionError, match="no effect"):
-        load_source(Asked(npz(tmp_path, x=IMAGES, y=LABELS), download=True))
+        load_named_data(DataRequest(npz(tmp_path, x=IMAGES, y=LABELS), download=True))
     # Nowhere to download from: no test may depend on a network.
     monkeypatch.setattr(torchvision_module().datasets.MNIST, "mirrors", [])
     with pytest.raises(DataError, match="MNIST could not be downloaded"):
-        load_source(Asked("mnist", tmp_path, download=True))
+        load_named_data(DataRequest("mnist", tmp_path, download=True))
 
 
 def test_data_that_do_not_fit_the_model_are_said_with_both_shapes(tmp_path):

@@ -153,11 +153,11 @@ def test_so_does_the_warm_up(tmp_path):
 
 def test_a_run_of_full_length_counts_thresholds_as_the_paper_does():
     assert [recipe(steps).unit for steps in (1, FULL_LENGTH - 1, FULL_LENGTH)] == ["layer", "layer", "one"]
-    assert (recipe(600, threshold_unit="one").unit, recipe(FULL_LENGTH, threshold_unit="layer").unit) == (
+    assert (recipe(600, threshold_scale="one").unit, recipe(FULL_LENGTH, threshold_scale="layer").unit) == (
         "one",
         "layer",
     )
-    assert recipe(recipe="paper", threshold_unit="layer").unit == "layer"
+    assert recipe(recipe="paper", threshold_scale="layer").unit == "layer"
 
 
 def test_the_warm_up_has_the_whole_schedule():
@@ -167,7 +167,7 @@ def test_the_warm_up_has_the_whole_schedule():
 @pytest.mark.parametrize("unit", ["one", "layer"])
 @pytest.mark.parametrize("threshold", ["vector", "scalar", "matrix"])
 def test_a_fast_clock_has_a_speed_limit(threshold, unit):
-    masked = mask_model(mlp(), X[:2], threshold=threshold, unit=unit)
+    masked = mask_model(mlp(), X[:2], threshold=threshold, threshold_scale=unit)
     optimizer, _ = recipe(lr=10.0, threshold_clock=100).start(masked)
     limit = LARGEST_SHARE * masked.typical_magnitudes()
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()

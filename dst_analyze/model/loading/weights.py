@@ -74,7 +74,7 @@ def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, 
     return None
 
 
-def reinitialize(model: nn.Module) -> None:
+def reinitialize_modules(model: nn.Module) -> None:
     """New weights for each module that can draw some (has ``reset_parameters``, as torch's do); others keep theirs."""
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None)

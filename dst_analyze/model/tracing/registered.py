@@ -100,4 +100,5 @@ def keep_whole(module_type: type[nn.Module]) -> None:
 
 
 def is_whole(module: nn.Module) -> bool:
+    """True if modules of this type are one node of the graph."""
     return not _WHOLE.isdisjoint(type(module).__mro__)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import fx, nn
 
+from dst_analyze.deprecation import warn_renamed
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
@@ -66,6 +67,7 @@ class Coverage:
     masked: float  # of all parameters: masked
 
     def describe(self) -> str:
+        """Return the shares in a sentence."""
         return (
             f"{self.weights:.1%} of the matmul and convolution weights can be masked "
             f"({self.masked:.1%} of all parameters); {self.parameters:.1%} of the parameters are visible in the graph"
@@ -101,13 +103,21 @@ class TracedModel:
 
     @property
     def graph_module(self) -> fx.GraphModule | None:
+        """The torch.fx graph as a module; None if there is no graph."""
         return self.graph.graph_module
 
     @property
     def rung(self) -> int:
+        """The rung of the tracing ladder that the graph is from: 1 is the best, 3 has no graph."""
         return self.graph.rung
 
     def frame(self) -> pd.DataFrame:
+        """Return ``table``; the old name, for one release."""
+        warn_renamed("TracedModel.frame()", "TracedModel.table")
+        return self.table
+
+    @property
+    def table(self) -> pd.DataFrame:
         """One row per layer, for notebooks and CSV."""
         import pandas as pd
 

@@ -53,7 +53,7 @@ class ExactSlim:
     new_params: int
 
 
-def exact_slim(model: nn.Module, example_inputs: Any) -> ExactSlim:
+def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
     """A masked model (or one with zeros in its weights) without its dead channels; the model itself is not touched.
 
     In eval mode and for inputs of the example's size, any batch, the outputs are the same but for rounding.

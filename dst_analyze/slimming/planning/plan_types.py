@@ -156,10 +156,12 @@ class SlimPlan(Json):
 
     @property
     def removal(self) -> dict[str, tuple[int, ...]]:
+        """The units that leave, by group."""
         return {group.group: group.removed for group in self.groups if group.removed}
 
     @property
     def frozen_by_reason(self) -> dict[str, list[FrozenGroup]]:
+        """The groups that stay as they are, by why."""
         reasons: dict[str, list[FrozenGroup]] = {}
         for frozen in self.frozen:
             reasons.setdefault(frozen.reason, []).append(frozen)
@@ -238,10 +240,16 @@ class SlimPlan(Json):
         return table + html_table("Other sizes", ["", *self.ladder_heads], sizes, [self.ladder_words])
 
     def save(self, path: Path | str) -> None:
+        """Write the plan as JSON."""
         Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path | str) -> SlimPlan:
+        """Read a plan that was saved, or the plan.json of a run folder.
+
+        Raises:
+            FolderError: There is no such file, or it is no plan.
+        """
         try:
             return cls.model_validate_json(read_text(Path(path), JSON_MOST))
         except OSError as error:
@@ -273,10 +281,12 @@ class Entry(Json):
 
     @property
     def known(self) -> list[float]:
+        """The scores of the trainings that did not diverge."""
         return [score for score in self.scores if score is not None]
 
     @property
     def mean(self) -> float:
+        """The mean of the known scores; NaN if there are none."""
         return float(np.mean(self.known)) if self.known else math.nan
 
 
@@ -290,6 +300,7 @@ class Verification(Json):
     entries: tuple[Entry, ...]
 
     def entry(self, name: str) -> Entry:
+        """Return what was measured of the model of this name, such as "slim"."""
         return next(entry for entry in self.entries if entry.name == name)
 
     @property

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dst_analyze.errors import DataError
+from dst_analyze.ranking.input.trial_matrix import USED
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.trial_matrix import USED
 from dst_analyze.ranking.verdict import NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR
 from dst_analyze.run.record import TrialKey
 

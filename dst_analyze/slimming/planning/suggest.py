@@ -12,12 +12,13 @@ import torch
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling, Group
+from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.loading.weights import first_difference, reinitialize
+from dst_analyze.model.loading.weights import first_difference, reinitialize_modules
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.statistics import COLLAPSED
+from dst_analyze.ranking.statistics.measures import COLLAPSED
 from dst_analyze.run.masks import read_masks
 from dst_analyze.run.paths import MASKS, trial_folder
 from dst_analyze.run.record import WORKING, SweepRecord, TrialResult
@@ -341,20 +342,30 @@ def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Te
     return sums
 
 
+@renamed_arguments(fresh="reinitialize")
 def slim_model(
     model: torch.nn.Module | TracedModel,
     plan: SlimPlan,
     example_inputs: Any = None,
     *,
-    fresh: bool = False,
+    reinitialize: bool = False,
     coupling: Coupling | None = None,
 ) -> torch.fx.GraphModule:
     """The model that a plan describes, with the trained weights that are left; the one given is not touched.
 
-    With ``fresh`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights anew, for
-    the width it has now; what others hold stays.
+    With ``reinitialize`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights
+    anew, for the width it has now; what others hold stays.
     """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
+    check_plan_fits(traced, plan)
+    built = slim(traced, plan.removal, coupling=coupling)
+    if reinitialize:
+        reinitialize_modules(built)
+    return built
+
+
+def check_plan_fits(traced: TracedModel, plan: SlimPlan) -> None:
+    """Refuse a plan that was made for a model with other parameters."""
     assert traced.graph_module is not None
     given = {name: p.shape for name, p in traced.graph_module.named_parameters()}
     if difference := first_difference(plan.parameters, given, "parameter"):
@@ -363,10 +374,6 @@ def slim_model(
             f"the plan is for another model: {name} is {there} in the plan, {here} in the model",
             hint=f"the plan was made for {plan.model}; `dst-analyze slim` makes one for yours",
         )
-    built = slim(traced, plan.removal, coupling=coupling)
-    if fresh:
-        reinitialize(built)
-    return built
 
 
 def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:

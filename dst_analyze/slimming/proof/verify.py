@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -24,12 +24,16 @@ from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted,
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
+from dst_analyze.slimming.planning.suggest import check_plan_fits
 from dst_analyze.slimming.proof.candidates import Candidate, contenders, fresh
 from dst_analyze.slimming.proof.timing import milliseconds
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
+from dst_analyze.sweep.engines.workers import EngineName, Workers
+from dst_analyze.sweep.planning.options import TrainingOptions
+from dst_analyze.sweep.planning.plan import plan_task
 from dst_analyze.sweep.training.train import DivergedError, evaluate
-from dst_analyze.sweep.training.trial import Task, seeded, trained_model
+from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded, trained_model
 
 
 class _Scored(Json):
@@ -50,9 +54,11 @@ class CandidateRun:
 
     @property
     def name(self) -> str:
+        """Unique within one proof."""
         return f"{self.contender.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
+        """Train the model and return its score."""
         if task.traced.graph_module is None:  # it was left behind, see `serialize.PickledTask`
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
@@ -61,9 +67,11 @@ class CandidateRun:
         )
 
     def failed(self, reason: str, seconds: float) -> Outcome:
+        """Return the outcome of a training that failed."""
         return Outcome(self, None, reason)
 
     def retry_event(self, reason: str) -> Notice:
+        """Return what to say when the training starts again."""
         return Notice(f"{self.name} starts again: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -80,6 +88,52 @@ class Outcome:
 
 
 def verify_plan(
+    model: ModelSpec,
+    data: Any,
+    plan: SlimPlan,
+    *,
+    record: SweepRecord | None = None,
+    seeds: int = 3,
+    jobs: int | None = None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
+    keep_in: Path | str | None = None,
+    listener: Emit = ignore_event,
+    **options: Unpack[TrainingOptions],
+) -> Verification:
+    """Train a plan's model from scratch beside the dense model and others of its size, and compare them.
+
+    Args:
+        model: The module that the plan was made for, or a spec that names it, as for `run_sweep`.
+        data: What to train and score on, as for `run_sweep`; None for the data of the model's file.
+        plan: The plan to try, of `suggest_widths` or `SlimPlan.load`.
+        record: The sweep that the plan was made from. With it a model is tried, too, whose widths come from the
+            initial weights alone.
+        seeds: How often each model is trained.
+        jobs: Trainings at once, as for `run_sweep`.
+        engine: "local" or "ray", as for `run_sweep`.
+        ray_address: A Ray cluster, as for `run_sweep`.
+        keep_in: A folder where the score of each training is kept; one that is there is not trained again.
+        listener: Gets every event.
+        **options: How long and by what recipe to train, see `TrainingOptions`.
+
+    Returns:
+        The scores and costs of every model. Its ``verdict`` says in words how the plan did.
+
+    Raises:
+        ModelError: The plan is for another model.
+        OptionError: An option has no such value.
+        DataError: The data cannot be used.
+        DstError: A training failed.
+    """
+    task = plan_task(model, data, **options)
+    check_plan_fits(task.traced, plan)
+    with Workers(jobs, engine, ray_address, here=True).started(task, None) as workers:
+        kept = None if keep_in is None else Path(keep_in)
+        return verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=workers, listener=listener)
+
+
+def verify_task_plan(
     task: Task,
     plan: SlimPlan,
     *,
@@ -207,6 +261,6 @@ def _kept(folder: Path | None, match: CandidateRun, steps: int) -> _Scored | Non
 
 
 def _keep(folder: Path, match: CandidateRun, steps: int, score: float | None) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     scored = _Scored(plan=_digest(match.contender), steps=steps, score=score)
     write_bytes(_file(folder, match), f"{scored.model_dump_json()}\n".encode())

@@ -24,7 +24,7 @@ _CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedData:
     """Named data: each part as arrays or a Dataset, and how to speak of them."""
 
     train: Any
@@ -33,7 +33,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Asked:
+class DataRequest:
     """What was asked for: the name, where data sets lie, and the sample shape the model takes, if anybody knows."""
 
     name: str
@@ -42,7 +42,7 @@ class Asked:
     like: tuple[int, ...] | None = None
 
 
-def load_source(asked: Asked) -> Source:
+def load_named_data(asked: DataRequest) -> NamedData:
     """The data a name stands for; what cannot be had is said with what could be."""
     kind, colon, path = asked.name.partition(":")
     if colon and kind in _BY_PATH:
@@ -76,7 +76,7 @@ _SPLITS = {
 }
 
 
-def _npz(path: Path, asked: Asked) -> Source:
+def _npz(path: Path, asked: DataRequest) -> NamedData:
     place = f"--data {asked.name}"
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -115,8 +115,8 @@ def _pair(found: Mapping[Any, np.ndarray], split: str) -> tuple[np.ndarray, np.n
 
 
 def _from_arrays(
-    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray] | None, asked: Asked, what: str
-) -> Source:
+    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray] | None, asked: DataRequest, what: str
+) -> NamedData:
     """Arrays of images and labels as tensors in torch's order; without test data a fixed part is set aside."""
     place = f"--data {asked.name}"
     note = ""
@@ -126,10 +126,10 @@ def _from_arrays(
     made = _tensors(train, asked), _tensors(test, asked)
     shape = "x".join(map(str, made[0][0].shape[1:]))
     counts = f"{len(made[0][1]):,} samples of {shape} to train, {len(made[1][1]):,} to test"
-    return Source(*made, f"{what}: {counts}{note}")
+    return NamedData(*made, f"{what}: {counts}{note}")
 
 
-def _tensors(both: tuple[np.ndarray, np.ndarray], asked: Asked) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(both: tuple[np.ndarray, np.ndarray], asked: DataRequest) -> tuple[torch.Tensor, torch.Tensor]:
     inputs, targets = both
     if len(inputs) != len(targets) or not len(inputs):
         raise DataError(f"it holds {len(inputs)} inputs and {len(targets)} targets", place=f"--data {asked.name}")
@@ -191,7 +191,7 @@ _TORCHVISION: dict[str, tuple[str, Callable[[bool], Mapping[str, Any]]]] = {
 }
 
 
-def _torchvision(name: str, asked: Asked) -> Source:
+def _torchvision(name: str, asked: DataRequest) -> NamedData:
     kind, which = _TORCHVISION[name]
     make = getattr(torchvision_module().datasets, kind)
     parts = []
@@ -214,7 +214,7 @@ def _torchvision(name: str, asked: Asked) -> Source:
 # --- folders of images ---------------------------------------------------------------------------------------------
 
 
-def _imagefolder(path: Path, asked: Asked) -> Source:
+def _imagefolder(path: Path, asked: DataRequest) -> NamedData:
     """One folder per class; ``train`` and ``test`` (or ``val``) above them, or one tree that is split."""
     tests = [path / name for name in ("test", "val", "valid", "validation") if (path / name).is_dir()]
     if (path / "train").is_dir() and tests:
@@ -225,15 +225,15 @@ def _imagefolder(path: Path, asked: Asked) -> Source:
                 place=str(path),
                 hint="the same folders in both",
             )
-        return Source(train, test, f"images of {path.name}: {len(train):,} to train, {len(test):,} to test")
+        return NamedData(train, test, f"images of {path.name}: {len(train):,} to train, {len(test):,} to test")
     images = _images(path / "train" if (path / "train").is_dir() else path, asked)
     kept, aside = _split(len(images))
     note = f"one in {_TESTED} set aside for testing"
     parts: tuple[Dataset[Any], Dataset[Any]] = Subset(images, kept), Subset(images, aside)
-    return Source(*parts, f"images of {path.name}: {len(kept):,} to train, {len(aside):,} to test, {note}")
+    return NamedData(*parts, f"images of {path.name}: {len(kept):,} to train, {len(aside):,} to test, {note}")
 
 
-def _images(path: Path, asked: Asked) -> Any:
+def _images(path: Path, asked: DataRequest) -> Any:
     """An ImageFolder of tensors of one size: the model's where it is known, else the first image's."""
     vision = torchvision_module()
     try:
@@ -272,4 +272,4 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (" ..." if len(names) > 4 else "")
 
 
-_BY_PATH: dict[str, Callable[[Path, Asked], Source]] = {"npz": _npz, "imagefolder": _imagefolder}
+_BY_PATH: dict[str, Callable[[Path, DataRequest], NamedData]] = {"npz": _npz, "imagefolder": _imagefolder}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -38,18 +38,16 @@ def threads_per_trial(macs: int, batch_size: int | None) -> int:
 
 
 def default_jobs(threads: int, job_count: int, params: int) -> int:
-    """As many job_count at once as there are cores and memory for.
-
-    Measured with `benchmarks/sweep_cost.py`, the demo's 4 trials of 600 steps on 2 cores: two at once, the default
-    there, take 0.55 of the time of one at a time on a quiet machine; on one kept busy by others (load 7) 95 s to 94 s.
-    """
+    """Return how many of the jobs run at once: as many as there are cores and memory for."""
     fits = free_memory() // 2 // max(1, BYTES_PER_PARAMETER * params)
     return max(1, min(cores() // threads, job_count, fits))
 
 
 def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use."""
+    process = psutil.Process()
+    affinity = process.cpu_affinity() if hasattr(process, "cpu_affinity") else None  # not on macOS
+    return len(affinity) if affinity else psutil.cpu_count() or 1
 
 
 @contextmanager
@@ -63,21 +61,13 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def free_memory() -> int:
-    """Bytes that this process may still take: of the machine, of its container and of its own limit."""
-    return max(0, min((free for free in (_machine(), _container(), _own_limit()) if free is not None), default=1 << 62))
-
-
-def _machine() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None  # not told on this system
+    """Return the bytes that this process may still take: of the machine, of its container and of its own limit."""
+    limits = (psutil.virtual_memory().available, _container(), _own_limit())
+    return max(0, min(free for free in limits if free is not None))
 
 
 def _container() -> int | None:
+    """Return what the container's limit leaves; None without one. psutil knows nothing of control groups."""
     try:
         return int((_CGROUP / "memory.max").read_text()) - int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # none, or "max"
@@ -85,14 +75,12 @@ def _container() -> int | None:
 
 
 def _own_limit() -> int | None:
-    try:
-        import resource
-
-        most = resource.getrlimit(resource.RLIMIT_AS)[0]
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        return None if most == resource.RLIM_INFINITY else most - pages * os.sysconf("SC_PAGE_SIZE")
-    except (ImportError, OSError, ValueError):
+    """Return what this process's limit of address space (``ulimit -v``) leaves; None without one."""
+    process = psutil.Process()
+    if not hasattr(process, "rlimit"):  # Linux and FreeBSD have it
         return None
+    most = process.rlimit(psutil.RLIMIT_AS)[0]
+    return None if most == psutil.RLIM_INFINITY else int(most - process.memory_info().vms)
 
 
 def peak_memory(run: Callable[[], object]) -> int:

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from dst_analyze.model.isolation import deep_copy
-from dst_analyze.run.alpha_search import course_of, search_of
+from dst_analyze.run.alpha_search import schedule_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
 from dst_analyze.sweep.planning.initial_alphas import HALVING
@@ -65,7 +65,7 @@ class Estimate:
 def estimate_of(plan: Plan, jobs: int) -> Estimate:
     """Train a dense and a masked copy for a moment, and count the trials."""
     task, config = plan.task, plan.task.config
-    trials, search = course_of(config, plan.manifest.first_alphas, {}).keys, search_of(config)
+    trials, search = schedule_of(config, plan.manifest.first_alphas, {}).keys, search_of(config)
     count = len(trials)
     kinds, seeds = 2 if config.control else 1, len(config.seeds)
     most = count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dst_analyze.run.alpha_search import course_of
+from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.record import TrialKey
 from dst_analyze.sweep.engines.resources import gigabytes
 from dst_analyze.sweep.planning.cost import UNTIMED, Estimate
@@ -18,7 +18,7 @@ def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str,
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
     before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
     yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
-    keys = course_of(plan.task.config, manifest.first_alphas, {}).keys
+    keys = schedule_of(plan.task.config, manifest.first_alphas, {}).keys
     yield "trials", _listed(keys)
     yield "model", f"{len(traced.layers)} layers, {traced.params:,} parameters, {short(traced.macs)} MACs per sample"
     yield "data", f"{'STAND-IN: ' if manifest.data.stand_in else ''}{manifest.data.description}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def enough_steps(travel: Travel, alpha: float, distance: float) -> int | None:
 
     def far_enough(steps: int) -> bool:
         # The schedule's shape does not depend on the length: the mean rate is that of any run, but for the clock.
-        scaled = mean * steps * replace(recipe, steps=steps).clock / recipe.clock
+        scaled = mean * steps * recipe.asked.clock_in(steps, recipe.family) / recipe.clock
         return math.log1p(alpha * travel.factor * scaled) >= distance
 
     low, high = recipe.steps, recipe.steps

@@ -5,12 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 from torch import fx, nn
 
+from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.tracing.trace import TracedModel
+from dst_analyze.run.paths import GROUP_COLUMNS
 from dst_analyze.run.record import GraphNode, ModelGraph
 
 INPUT, OUTPUT = "input", "output"
+
+
+def layer_groups(traced: TracedModel, coupling: Coupling) -> pd.DataFrame:
+    """Which layers must shrink together, for the ranking: those that make the same channels, where several do.
+
+    What is not a layer of the sweep (an LSTM's biases, layers left out by a pattern) shrinks too, but is not ranked.
+    """
+    known, rows = {layer.name for layer in traced.layers}, dict[str, str]()
+    for group in coupling.removable:
+        layers = [layer for layer in group.layers("produces") if layer in known]
+        rows |= {layer: group.name for layer in layers if len(layers) > 1 and layer not in rows}
+    return pd.DataFrame(rows.items(), columns=list(GROUP_COLUMNS))
 
 
 def summarize_graph(traced: TracedModel) -> ModelGraph | None:

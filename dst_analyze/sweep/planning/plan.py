@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from dst_analyze.errors import DataError, ModelError, OptionError, at
+from dst_analyze.channels.coupling import couple_channels
+from dst_analyze.channels.groups import Coupling
+from dst_analyze.deprecation import with_new_names
+from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved
@@ -22,8 +26,8 @@ from dst_analyze.model.loading.weights import read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
-from dst_analyze.run.config import DEFAULT_BATCH_SIZE, SweepConfig
-from dst_analyze.run.defaults import DEFAULT_STEPS, asked_scale, on_collapse_of
+from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
+from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
 from dst_analyze.run.record import DataSummary, Manifest, ModelSummary, SkippedLayer
 from dst_analyze.run.writer import Existing, check_free
@@ -37,7 +41,7 @@ from dst_analyze.sweep.data.batches import (
     is_tensors,
 )
 from dst_analyze.sweep.data.digits import fitted_digits
-from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, Asked, load_source, scaled
+from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
@@ -59,6 +63,11 @@ class Plan:
     out: Path
     existing: Existing
     request: Request | None  # how another process can plan the same, if it can
+
+    @cached_property
+    def coupling(self) -> Coupling | DstError:
+        """Which channels belong together, or why that is not known: it depends on the model alone."""
+        return attempt(lambda: couple_channels(self.task.traced), hint="`dst-analyze slim RUN --debug` shows where")
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,17 @@ class Planned:
     travel: Travel
 
 
+@dataclass(frozen=True)
+class PlannedBefore:
+    """What a run was planned with, where it was left to the program: defaults may have changed since."""
+
+    factor: float  # of the alphas
+    steps: int
+    clock: float
+    warm_up: int
+    unit: ThresholdScale
+
+
 def _unchecked(name: str, config: SweepConfig) -> None:
     """The folder is the first plan's business."""
 
@@ -99,14 +119,15 @@ def plan_sweep(
     existing: Existing = "refuse",
     data_root: Path | str = DEFAULT_ROOT,
     download: bool = False,
-    factor: float | None = None,
+    before: PlannedBefore | None = None,
     **options: Any,
 ) -> Plan:
     """Check everything that can be checked without training: options, model, folder, data, one step on one batch.
 
-    ``factor`` is that of the alphas, where the run has been planned before and it need not be found again.
+    ``before`` is for a run that has been planned once: what was found or chosen for it then holds.
     """
     args = dict(model_args or {})
+    options = with_new_names(options, RENAMED, stacklevel=3)
     paths: list[Path] = []
 
     def check(name: str, config: SweepConfig) -> None:
@@ -114,10 +135,25 @@ def plan_sweep(
         check_free(paths[0], config, existing)
 
     root = Path(data_root)
-    planned = _planned(model, data, root, download, args, options, check, factor)
+    planned = _planned(model, data, root, download, args, options, check, before)
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
     request = Request(model, data, root, args, options) if named else None
     return Plan(planned.task, _manifest(planned), paths[0], existing, request)
+
+
+def plan_task(
+    model: ModelSpec,
+    data: Any = None,
+    *,
+    model_args: Mapping[str, Any] | None = None,
+    data_root: Path | str = DEFAULT_ROOT,
+    download: bool = False,
+    **options: Any,
+) -> Task:
+    """Return what would be trained, checked as by `plan_sweep`; for trainings that have neither folder nor alphas."""
+    options = {**with_new_names(options, RENAMED, stacklevel=3), "alpha_scale": 1.0}  # no alphas: nothing to scale
+    args = dict(model_args or {})
+    return _planned(model, data, Path(data_root), download, args, options, _unchecked).task
 
 
 def _planned(
@@ -128,13 +164,13 @@ def _planned(
     args: Mapping[str, Any],
     options: Mapping[str, Any],
     check: Callable[[str, SweepConfig], None],
-    factor: float | None = None,
+    before: PlannedBefore | None = None,
 ) -> Planned:
     """The task and what it is of; ``check`` is asked about the model's name and configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
     # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
-    source = _source(model, args, config)
+    source = model_source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
         loaded = load_trainable(source)
         if isinstance(data, str):
@@ -152,7 +188,7 @@ def _planned(
         check(loaded.name, config)
         traced = _traced(loaded, found, config)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
-        steps = _steps(config, found.train)
+        steps = before.steps if before else _steps(config, found.train)
         task = Task(
             source=source,
             traced=traced,
@@ -161,14 +197,14 @@ def _planned(
             config=config,
             steps=steps,
             accuracy=False,
-            recipe=_recipe(loaded, config, steps),
+            recipe=_recipe(loaded, config, steps, before),
             device=device,
             threads=threads_per_trial(traced.macs, config.batch_size),
             loss=loaded.loss,
         )
         task = run_preflight(task, loaded, found.description)
-        noise = gradient_noise(task, loaded.model) if factor is None else None
-        travel = Travel(task.recipe, noise, factor or asked_scale(config))
+        noise = None if before else gradient_noise(task, loaded.model)
+        travel = Travel(task.recipe, noise, before.factor if before else asked_scale(config))
         task = replace(task, config=config.scaled(travel.factor))
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])
     summary = DataSummary(
@@ -182,7 +218,8 @@ def _planned(
     return Planned(loaded, task, summary, travel)
 
 
-def _source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
+def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
+    """Where the trials of a sweep get their model, and the weights it starts with."""
     if not config.weights:
         return ModelSource(model, args)
     if isinstance(model, nn.Module):
@@ -207,7 +244,7 @@ def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path,
     """The data a name stands for; None for the digits, which are brought into the model's shape once it is traced."""
     if name == DIGITS:
         return None
-    source = load_source(Asked(name, root, download, _input_shape(loaded)))
+    source = load_named_data(DataRequest(name, root, download, _input_shape(loaded)))
     size = config.batch_size or DEFAULT_BATCH_SIZE
     train, test = (
         TensorBatches(part, size, scaled)
@@ -251,10 +288,12 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
     return FoundData(batches, tests, f"{where}: {batches.describe()}{bound}")
 
 
-def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int) -> Recipe:
-    if loaded.optimizer is None:
-        return Recipe.of(config, steps)
-    return Recipe.of_hook(config, steps, loaded.optimizer, loaded.model, place=f"optimizer() of {loaded.spec}")
+def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: PlannedBefore | None) -> Recipe:
+    asked = AskedPace(before.clock, before.warm_up, before.unit) if before else None
+    hook, place = loaded.optimizer, f"optimizer() of {loaded.spec}"
+    if hook is None:
+        return Recipe.of(config, steps, asked)
+    return Recipe.of_hook(config, steps, hook, loaded.model, place=place, asked=asked)
 
 
 def _is_pair(data: Any) -> bool:

@@ -1,40 +1,15 @@
 """The recipe of a run: optimizer, learning rate, schedule, decay, the thresholds' clock, length. All of it is here.
 
 The paper trains for 160 epochs; a sweep has some thousand steps. Thresholds therefore run on a clock of their own:
-their learning rate is a multiple of the weights'. Measured without warm-up, with SGD, lr 0.05, batch 64, one seed (tau:
-Kendall's, of the layers' order with that of a run of 7,200 steps at clock 1, for VGG of 9,400 steps):
-
-    600 steps                           clock     1     5    15    50   300
-    demo net on digits, alpha 3e-4
-        no cap                      remaining   .76   .64   .25   .48   .30   (the long run: .08)
-                                     accuracy   .99   .98   .99   .08   .08
-        cap of 2 %                  remaining     -   .62   .56   .50   .52
-                                     accuracy     -   .99   .98   .99   .99
-                                          tau   .95   1.0   .80   .80   .80   (clock 1: without a cap)
-    LeNet-300-100 on MNIST, alpha 1e-4
-        no cap                      remaining   .64   .60   .60   .55   .16   (the long run: .26)
-                                     accuracy   .95   .95   .95   .94   .21
-        cap of 2 %                  remaining     -   .61   .56   .56   .56   (accuracy .95 throughout)
-    VGG-16 of quarter width on CIFAR-10, 500 steps, alpha 1e-5
-        clock 15: without cap tau .44, accuracy .33, 17 flips of rows; with a cap of 2 % .48, .44, 0
-        clock 60: without cap tau .27, accuracy .22, 144 flips;        with a cap of 2 % .46, .39, 1
-
-So it is the cap that keeps the pattern: with it no clock destroys anything, beyond 15 little changes. A cap of 0.5 %
-holds thresholds back (LeNet keeps .76 at clock 15); one of 5 % lets 300 steps at clock 30 fail (the demo net's accuracy
-is .08, with 2 % .96). FULL_LENGTH / steps is the rule: it carries thresholds as far as 9,000 steps would, in which the
-paper's figure for VGG is seen, and gives the 10 for 900 and the 30 for 300 steps that had worked before. Alphas 1e-4,
-3e-4, 1e-3 then leave .70, .56, .25 of the demo net, .56, .35, .12 of LeNet. Holding thresholds still for the first 10
-or 30 % of the run made them prune less (.66, .61 for .56) in no better order; to train weights with a schedule of their
-own before they are masked, as long as afterwards, is another matter (warm_up.py). The cap costs 1.7 % of a step on
-LeNet, nothing on VGG. With Adam nothing was measured: its thresholds travel far at any alpha (see forecast.py), so its
-clock is 1. What sweeps of other lengths, rates, batches and alphas see is in docs/evidence.md.
+their learning rate is a multiple of the weights', and a cap bounds each of their steps. docs/training.md has what was
+measured.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,16 +19,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.masking.masks import Unit
+from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.defaults import (
-    asked_clock,
-    asked_unit,
-    asked_warm_up,
-    default_clock,
-    unit_of,
-    warm_up_of,
-)
+from dst_analyze.run.defaults import AskedPace
 from dst_analyze.sweep.training.threshold_limit import ThresholdCap
 
 OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -119,23 +87,33 @@ class Recipe:
     momentum: float
     schedule: str
     weight_decay: float
-    asked_clock: float | None
-    asked_warm_up: int | None
-    asked_unit: Unit | None
     steps: int
+    clock: float  # how many times faster than the weights' the thresholds' learning rate is
+    warm_up: int  # steps that the weights of a masked trial are trained as a dense model's are, before its own
+    unit: ThresholdScale  # what thresholds are counted in
+    asked: AskedPace  # what of these three was asked for, and not left to the length of the run
     hook: OptimizerHook | None = None
 
     @classmethod
-    def of(cls, config: SweepConfig, steps: int) -> Recipe:
-        """The recipe that the options ask for."""
+    def of(cls, config: SweepConfig, steps: int, asked: AskedPace | None = None) -> Recipe:
+        """The recipe that the options ask for; ``asked`` where a run of another day is made again."""
         family = config.optimizer or "sgd"
         lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, *_asked(config), steps)
+        return cls(family, lr, momentum, config.schedule, decay, *_paced(asked or AskedPace.of(config), steps, family))
 
     @classmethod
-    def of_hook(cls, config: SweepConfig, steps: int, hook: OptimizerHook, model: nn.Module, *, place: str) -> Recipe:
+    def of_hook(
+        cls,
+        config: SweepConfig,
+        steps: int,
+        hook: OptimizerHook,
+        model: nn.Module,
+        *,
+        place: str,
+        asked: AskedPace | None = None,
+    ) -> Recipe:
         """The same around the user's ``optimizer(parameters)``; options that it would ignore are refused."""
         given = {"--lr": config.lr, "--optimizer": config.optimizer, "--weight-decay": config.weight_decay}
         for option, value in given.items():
@@ -149,22 +127,14 @@ class Recipe:
         family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
-        return cls(family, lr, momentum, config.schedule, 0.0, *_asked(config), steps, hook)
+        return cls(
+            family, lr, momentum, config.schedule, 0.0, *_paced(asked or AskedPace.of(config), steps, family), hook
+        )
 
-    @property
-    def warm_up(self) -> int:
-        """How many steps the weights of a masked trial are trained as a dense model's are, before its own."""
-        return warm_up_of(self.asked_warm_up, self.steps)
-
-    @property
-    def unit(self) -> Unit:
-        """What thresholds are counted in."""
-        return unit_of(self.asked_unit, self.steps)
-
-    @property
-    def clock(self) -> float:
-        """How many times faster than the weights' the thresholds' learning rate is."""
-        return self.asked_clock or default_clock(self.family, self.steps)
+    def lasting(self, steps: int) -> Recipe:
+        """The recipe of a run of another length: what was not asked for follows it."""
+        steps, clock, warm_up, unit, _ = _paced(self.asked, steps, self.family)
+        return replace(self, steps=steps, clock=clock, warm_up=warm_up, unit=unit)
 
     @property
     def rates(self) -> np.ndarray:
@@ -217,8 +187,8 @@ class Recipe:
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
-def _asked(config: SweepConfig) -> tuple[float | None, int | None, Unit | None]:
-    return asked_clock(config), asked_warm_up(config), asked_unit(config)
+def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
+    return steps, asked.clock_in(steps, family), asked.warm_up_in(steps), asked.unit_in(steps), asked
 
 
 def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:

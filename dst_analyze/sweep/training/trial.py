@@ -20,7 +20,7 @@ from dst_analyze.masking.layer import flat_layout, units_of
 from dst_analyze.masking.masked import AskedForm, MaskedModel, mask_model
 from dst_analyze.model.isolation import deep_copy, preserved_randomness
 from dst_analyze.model.loading.load import LoadedModel, load_model
-from dst_analyze.model.loading.weights import Weights, put_weights, reinitialize
+from dst_analyze.model.loading.weights import Weights, put_weights, reinitialize_modules
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
@@ -66,7 +66,7 @@ class ModelSource:
         has been built (and perhaps trained) before, by each module that can."""
         model = deep_copy(replace(self, weights=None).build())
         if isinstance(self.spec, nn.Module):
-            reinitialize(model)
+            reinitialize_modules(model)
         return model
 
 
@@ -117,8 +117,8 @@ class Task:
             replace(self.traced, model=model),
             threshold=self.config.threshold,
             estimator=self.config.estimator,
-            operator=self.config.operator,
-            unit=self.recipe.unit,
+            backend=self.config.backend,
+            threshold_scale=self.recipe.unit,
             on_collapse=on_collapse_of(self.config),
             steps=self.steps,
             form=form or self.form,

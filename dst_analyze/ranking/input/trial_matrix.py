@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.errors import DataError
-from dst_analyze.ranking.frame_input import COLUMNS, TRIAL, checked_frame
-from dst_analyze.ranking.statistics import COLLAPSED, floors
+from dst_analyze.ranking.input.frame_input import COLUMNS, TRIAL, checked_frame
+from dst_analyze.ranking.statistics.measures import COLLAPSED, floors
 from dst_analyze.run.record import UNPRUNED, SweepRecord
 
 USED = "used"

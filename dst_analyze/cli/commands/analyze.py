@@ -1,0 +1,160 @@
+"""`dst-analyze MODEL`: the whole job, from a model to its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from dst_analyze.cli.browser import open_in_browser
+from dst_analyze.cli.default_group import DEFAULT
+from dst_analyze.cli.options import (
+    Sectioned,
+    data_options,
+    machine_options,
+    model_options,
+    output_options,
+    proof_options,
+    slim_asked,
+    slim_options,
+    sweep_options,
+    training_options,
+    trying_options,
+    worker_options,
+)
+from dst_analyze.sweep.engines import forkserver
+
+if TYPE_CHECKING:
+    from dst_analyze.run.events import Emit
+    from dst_analyze.sweep.engines.workers import Workers
+    from dst_analyze.sweep.planning.plan import Plan
+
+
+@click.command(DEFAULT, cls=Sectioned, hidden=True, add_help_option=False)
+@model_options
+@data_options
+@sweep_options
+@training_options
+@machine_options
+@worker_options
+@slim_options
+@proof_options
+@output_options
+@trying_options
+@click.pass_context
+def analyze(
+    ctx: click.Context,
+    /,
+    model: str,
+    model_args: tuple[str, ...],
+    debug: bool,
+    out: Path | None,
+    resume: bool,
+    retry_failed: bool,
+    force: bool,
+    jobs: int | None,
+    engine: Literal["local", "ray"],
+    ray_address: str | None,
+    reinitialize: bool,
+    verify: bool,
+    verify_seeds: int,
+    baselines: str | None,
+    open_page: bool,
+    tensorboard: bool,
+    quiet: bool,
+    as_json: bool,
+    dry_run: bool,
+    fast_dev_run: bool,
+    print_config: bool,
+    **options: Any,
+) -> int:
+    """Sweep over the alphas and show what remains of each layer."""
+    if engine == "local" and not (dry_run or print_config):
+        forkserver.start_forkserver()  # workers import torch while this process does
+    from dst_analyze.cli.configfile import WHERE, as_toml, keeping
+
+    if print_config:
+        click.echo(as_toml(ctx.command, ctx.params), nl=False)
+        return 0
+    from dst_analyze.baselines.values import methods_of
+    from dst_analyze.cli.terminal import console
+    from dst_analyze.model.loading.load import parse_model_args
+    from dst_analyze.run.events import broadcast, ignore_event
+    from dst_analyze.run.progress import JsonLines, Lines
+    from dst_analyze.slimming.planning.budget import check_asked
+    from dst_analyze.sweep.engines.workers import Workers
+    from dst_analyze.sweep.planning.plan import plan_sweep
+    from dst_analyze.sweep.planning.smoke_run import plan_fast
+    from dst_analyze.sweep.run_sweep import existing_policy, run_plan, trials_of
+
+    asked = slim_asked(options)
+    check_asked(asked)  # before hours of training, not after
+    methods = methods_of(baselines)
+    given = {name: value for name, value in options.items() if value is not None}
+    given["model_args"] = parse_model_args(model_args)
+    existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
+    workers = Workers(jobs, engine, ray_address)
+    with redirect_stdout(sys.stderr):  # what a user's file prints is no result
+        if fast_dev_run:
+            plan = plan_fast(model, out=out, options=given)
+            asked["rehearsal"] = True  # so few steps are no evidence, but the way to a slim model is to be tried
+        else:
+            plan = plan_sweep(model, out=out, existing=existing, **given)
+    if dry_run:
+        _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
+        return 0
+    events = JsonLines(sys.stdout) if as_json else None
+    with redirect_stdout(sys.stderr), _listening(plan, events, quiet=quiet, tensorboard=tensorboard) as shown:
+        keep = keeping(as_toml(ctx.command, ctx.params, WHERE))
+        estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
+        with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
+            record = run_plan(plan, broadcast(keep, shown), trainers, estimate_time=estimate_time)
+    from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
+
+    lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
+    wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
+    with redirect_stdout(sys.stderr):
+        outcome = finish(plan, record, wanted, workers, lines, warn=lambda text: click.echo(text, err=True))
+    if not as_json:
+        from dst_analyze.cli.summary import show_outcome
+
+        show_outcome(console(), outcome)
+    if open_page:
+        open_in_browser(outcome.page)
+    return 0 if record.complete else 1
+
+
+def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:
+    from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.slimming.planning.plan_types import CONTENDERS
+    from dst_analyze.sweep.planning.cost import estimate_of
+    from dst_analyze.sweep.planning.dry_run import words
+    from dst_analyze.sweep.run_sweep import trials_of
+
+    with redirect_stdout(sys.stderr):
+        cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
+    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, verify_seeds * len(CONTENDERS))]
+    click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+
+
+@contextmanager
+def _listening(plan: Plan, events: Emit | None, *, quiet: bool, tensorboard: bool) -> Iterator[Emit]:
+    """Whoever is told of a sweep's events: TensorBoard, and a program or bars on the terminal."""
+    from dst_analyze.cli.terminal import console
+    from dst_analyze.integrations.tensorboard import drawing
+    from dst_analyze.run.events import broadcast
+    from dst_analyze.run.progress import watching
+
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(drawing())] if tensorboard else []
+        if events is not None:
+            listeners.append(events)
+        elif not quiet:
+            listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
+        yield broadcast(*listeners)

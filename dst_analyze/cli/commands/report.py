@@ -1,0 +1,39 @@
+"""`dst-analyze report`: the report of a run folder, written again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dst_analyze.cli.browser import open_in_browser
+from dst_analyze.cli.options import choice, debug_option, folder, open_option, run_argument
+
+
+@click.command()
+@run_argument
+@folder("--figures", "Write each figure into this folder, too.")
+@choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")
+@open_option
+@debug_option
+def report(
+    run_folder: Path,
+    figures: Path | None,
+    format: str,  # noqa: A002 - the option's name
+    open_page: bool,
+    debug: bool,
+) -> None:
+    """Write the report of a run folder again, from that folder alone.
+
+    \b
+    dst-analyze report reports/mymodel-1a2b3c4d --open
+    dst-analyze report reports/mymodel-1a2b3c4d --figures figures --format pdf
+    """
+    from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.report.page import write_figures, write_report
+
+    page = write_report(run_folder)
+    for path in (page, *(write_figures(run_folder, figures, format) if figures else ())):
+        click.echo(escape_control(str(path)))
+    if open_page:
+        open_in_browser(page)

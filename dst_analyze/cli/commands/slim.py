@@ -1,0 +1,55 @@
+"""`dst-analyze slim`: a slimmer architecture from a run, built and written as code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dst_analyze.cli.default_group import PROGRAM
+from dst_analyze.cli.options import data_root_option, debug_option, folder, run_argument, slim_asked, slim_options
+
+
+@click.command()
+@run_argument
+@slim_options
+@folder("--out", "Where to write.  [default: the run folder]")
+@data_root_option
+@debug_option
+def slim(
+    run_folder: Path, out: Path | None, data_root: Path | None, reinitialize: bool, debug: bool, **options: Any
+) -> None:
+    """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
+
+    \b
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-params 0.3
+    dst-analyze slim reports/mymodel-1a2b3c4d --target-macs 0.5 --keep 'head*' --out smaller
+    """
+    from dst_analyze.channels.coupling import couple_channels
+    from dst_analyze.cli.terminal import console, escape_control, show, show_plan
+    from dst_analyze.ranking.load import rank_run
+    from dst_analyze.report.page import write_report
+    from dst_analyze.run.reader import read_run
+    from dst_analyze.slimming.artifacts import write_suggestion
+    from dst_analyze.slimming.planning.suggest import suggest_widths
+    from dst_analyze.sweep.planning.reload import reload_model
+    from dst_analyze.text import wrapped
+
+    record = read_run(run_folder)
+    with redirect_stdout(sys.stderr):
+        traced = reload_model(record, data_root=data_root)
+        coupling, ranking = couple_channels(traced), rank_run(record)
+        plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
+        written = write_suggestion(out or record.folder, traced, plan, coupling, reinitialize=reinitialize)
+    if out is None:
+        write_report(record.folder, ranking)
+    stdout = console()
+    show_plan(stdout, plan)
+    if written.no_source:
+        show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
+    click.echo(f"\nslim model  {escape_control(written.built_by)}")
+    if out is None:
+        click.echo(f"prove it    {PROGRAM} verify {escape_control(str(run_folder))}")

@@ -1,0 +1,80 @@
+"""The whole job, from a plan to its report: the command line runs it at once, `Analysis` stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dst_analyze.baselines.measure import add_baselines
+from dst_analyze.baselines.values import Method
+from dst_analyze.errors import DstError, attempt
+from dst_analyze.ranking.load import rank_run
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.report.page import write_report
+from dst_analyze.run.events import Emit, Notice, ReportWritten
+from dst_analyze.run.paths import PLAN
+from dst_analyze.run.record import SweepRecord
+from dst_analyze.slimming.artifacts import Suggestion, read_plan, verify_and_save, write_suggestion
+from dst_analyze.slimming.planning.plan_types import Verification
+from dst_analyze.slimming.planning.suggest import suggest_widths
+from dst_analyze.sweep.engines.workers import Workers
+from dst_analyze.sweep.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made of a sweep, beside its ranking, a suggestion and the report."""
+
+    slim: Mapping[str, Any] = field(default_factory=dict)  # keywords of `suggest_widths`
+    reinitialize: bool = False  # the slim model's weights: new, or those left of the model's
+    verify_seeds: int = 0
+    baselines: Sequence[Method] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job has come to."""
+
+    record: SweepRecord
+    ranking: Ranking
+    suggestion: Suggestion | DstError
+    proof: Verification | None
+    page: Path
+
+
+def finish(
+    plan: Plan, record: SweepRecord, wanted: Wanted, workers: Workers, emit: Emit, warn: Callable[[str], None]
+) -> Outcome:
+    """Everything after the sweep: rank, suggest, prove, compare, report."""
+    ranking = rank_run(record)
+    suggestion = suggest(plan, record, ranking, wanted)
+    proof = None
+    if not isinstance(suggestion, DstError):
+        if suggestion.plan.is_advice:
+            emit(suggestion.event())
+        if wanted.verify_seeds:
+            emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
+            with workers.started(plan.task, plan.request) as engine:
+                proof = verify_and_save(plan.task, record, suggestion.plan, wanted.verify_seeds, engine, emit)
+    if wanted.baselines:
+        add_baselines(plan.task, record, wanted.baselines, lambda text: emit(Notice(text)), failed=warn)
+    page = write_report(record.folder, ranking)
+    emit(ReportWritten(str(page)))
+    return Outcome(record, ranking, suggestion, proof, page)
+
+
+def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:
+    """The suggestion, or why there is none; one that is there already is replaced only if something is asked of it."""
+    if (record.folder / PLAN).exists() and not (wanted.slim or wanted.reinitialize):
+        return Suggestion(read_plan(record.folder), record.folder)
+    coupling, traced = plan.coupling, plan.task.traced
+    if isinstance(coupling, DstError):
+        return coupling
+
+    def suggested() -> Suggestion:
+        widths = suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
+        return write_suggestion(record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize)
+
+    return attempt(suggested, hint="`dst-analyze slim RUN --debug` shows where")

@@ -1,0 +1,67 @@
+"""Who trains: this process, several of this machine, or Ray's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from dst_analyze.errors import OptionError
+from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
+from dst_analyze.sweep.engines.process_engine import ProcessEngine
+from dst_analyze.sweep.engines.resources import cores, default_jobs
+from dst_analyze.sweep.planning.plan import Request
+from dst_analyze.sweep.training.trial import Task
+
+EngineName = Literal["local", "ray"]
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers that were asked for; without ``jobs``, as many as pay.
+
+    ``here`` is for a program that calls us: its own process trains, unless it asks for several jobs or for Ray.
+    """
+
+    jobs: int | None = None
+    engine: EngineName = "local"
+    ray_address: str | None = None
+    here: bool = False
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise OptionError(f"{self.jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
+        if self.engine == "local" and self.ray_address is not None:
+            raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
+
+    @contextmanager
+    def started(self, task: Task, request: Request | None, job_count: int | None = None) -> Iterator[Engine]:
+        """The engine that runs a task's jobs.
+
+        ``job_count`` is how many jobs there are, None if more than cores; ``request`` is how a worker plans the task
+        itself if it cannot be sent.
+        """
+        if self.here and self.engine == "local" and self.jobs in (None, 1):
+            yield InProcessEngine()
+            return
+        count = self.count(task, job_count)
+        if self.engine == "local":
+            yield ProcessEngine(count, request)
+            return
+        try:
+            from dst_analyze.sweep.engines import ray_engine
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise OptionError(
+                "Ray is not installed", place="--engine ray", hint="pip install 'dst-analyze[ray]'"
+            ) from None
+        with ray_engine.connected(self.ray_address, count * task.threads):
+            yield ray_engine.RayEngine(task, self.jobs, request)
+
+    def count(self, task: Task, job_count: int | None) -> int:
+        """How many jobs run at once: as many as asked for, else as many as pay."""
+        if self.jobs is not None:
+            return self.jobs
+        return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)
