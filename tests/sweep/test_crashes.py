@@ -50,8 +50,8 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
     assert files_of(tmp_path / "run") == whole
     assert {name.rpartition("/")[2] for name in whole} == {
         "config.json", "manifest.json", "layers.csv", "graph.json", "inputs.json", "SHA256SUMS", "table.csv",
-        "trials.csv", "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors", "plan.json",
-        "changes.csv", "widths.csv", "torch_pruning.json", "slim_model.py", "slim_model.safetensors",
+        "trials.csv", "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors",
+        "plan.json", "changes.csv", "widths.csv", "torch_pruning.json", "slim_model.py", "slim_model.safetensors",
     }  # fmt: skip
 
 
