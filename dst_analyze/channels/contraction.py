@@ -9,27 +9,29 @@ from typing import Any
 import torch
 
 from dst_analyze.channels.labels import collapsed, varying
-from dst_analyze.channels.rule_call import Act, Call
+from dst_analyze.channels.rule_call import Call, LabelledTensor
 
 
-def join_elementwise(call: Call, acts: Sequence[Act], shape: Sequence[int]) -> Act:
+def join_elementwise(call: Call, acts: Sequence[LabelledTensor], shape: Sequence[int]) -> LabelledTensor:
     """The labels of a result computed element by element from ``acts``, after broadcasting to ``shape``."""
     acts = [_aligned(act, len(shape)) for act in acts]
     families = []
     for cluster in _clusters(acts):
         families.extend(_met(call, acts, cluster))
     wide = tuple(collapsed(family.expand(tuple(shape))) for family in families)
-    return Act(tuple(shape), wide, all(act.constant for act in acts))
+    return LabelledTensor(tuple(shape), wide, all(act.constant for act in acts))
 
 
-def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, weights: bool = True) -> Act:
+def contract(
+    call: Call, operands: Sequence[tuple[LabelledTensor, str]], output: str, *, weights: bool = True
+) -> LabelledTensor:
     """The labels of an einsum: letters met in several operands are joined, letters summed over are left behind.
 
     A family that varies along a summed letter and along one that stays (a head's channels, and the heads) is joined
     along the summed one: heads leave as a whole.
     """
     letters = "".join(dict.fromkeys("".join(own for _, own in operands)))
-    spread = [Act(*_spread(act, own, letters), act.constant) for act, own in operands]
+    spread = [LabelledTensor(*_spread(act, own, letters), act.constant) for act, own in operands]
     sizes = [max(act.shape[i] for act in spread) for i in range(len(letters))]
     summed = {i for i, letter in enumerate(letters) if letter not in output}
     if weights:
@@ -44,7 +46,9 @@ def contract(call: Call, operands: Sequence[tuple[Act, str]], output: str, *, we
             call.space.prefer(family, summed)
         if dims - summed or not dims:
             families.append(family[first].permute([left.index(letter) for letter in output]))
-    return Act(tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant)
+    return LabelledTensor(
+        tuple(sizes[letters.index(letter)] for letter in output), tuple(map(collapsed, families)), met.constant
+    )
 
 
 def parse_einsum(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
@@ -72,7 +76,7 @@ def parse_einsum(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | 
     return (found, output) if once and set(dots) <= set(output) else None
 
 
-def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:
+def _note_roles(call: Call, acts: Sequence[LabelledTensor], summed: set[int]) -> None:
     """A weight reads along its summed axes and produces along those that stay; two activations do neither."""
     if all(act.constant for act in acts):  # a weight made of two, as LoRA's: the last is applied first
         for act in acts:
@@ -84,7 +88,7 @@ def _note_roles(call: Call, acts: Sequence[Act], summed: set[int]) -> None:
             call.space.role("reads" if set(varying(family)) & summed else "produces", family)
 
 
-def _spread(act: Act, own: str, letters: str) -> tuple[tuple[int, ...], tuple[torch.Tensor, ...]]:
+def _spread(act: LabelledTensor, own: str, letters: str) -> tuple[tuple[int, ...], tuple[torch.Tensor, ...]]:
     order = [own.index(letter) for letter in letters if letter in own]
     shape = tuple(act.shape[own.index(letter)] if letter in own else 1 for letter in letters)
 
@@ -98,13 +102,13 @@ def _spread(act: Act, own: str, letters: str) -> tuple[tuple[int, ...], tuple[to
     return shape, tuple(placed(family) for family in act.families)
 
 
-def _aligned(act: Act, ndim: int) -> Act:
+def _aligned(act: LabelledTensor, ndim: int) -> LabelledTensor:
     missing = (1,) * (ndim - act.ndim)
     families = tuple(family[(None,) * len(missing)] for family in act.families)
-    return Act((*missing, *act.shape), families, act.constant)
+    return LabelledTensor((*missing, *act.shape), families, act.constant)
 
 
-def _clusters(acts: Sequence[Act]) -> list[list[list[torch.Tensor]]]:
+def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
     """Families that share an axis, across all acts; in each cluster a list of families per act."""
     clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
     for index, act in enumerate(acts):
@@ -119,7 +123,7 @@ def _clusters(acts: Sequence[Act]) -> list[list[list[torch.Tensor]]]:
     return [cluster for _, cluster in clusters]
 
 
-def _met(call: Call, acts: Sequence[Act], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+def _met(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     counts = {len(families) for families in cluster if families}
     if counts == {1}:
         return [_joined(call, acts, [families[0] if families else None for families in cluster])]
@@ -137,7 +141,7 @@ def _met(call: Call, acts: Sequence[Act], cluster: list[list[torch.Tensor]]) -> 
     return []
 
 
-def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
+def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """One family per act, or none: then the act is broadcast along the family's axes, or fixed there."""
     present = [family for family in families if family is not None]
     dims = {dim for family in present for dim in varying(family)}
@@ -160,7 +164,7 @@ def _joined(call: Call, acts: Sequence[Act], families: Sequence[torch.Tensor | N
     return widest
 
 
-def _broadcast(act: Act, family: torch.Tensor, widest: torch.Tensor) -> bool:
+def _broadcast(act: LabelledTensor, family: torch.Tensor, widest: torch.Tensor) -> bool:
     """Whether it has a single place along the axes that only the widest runs along, and is not spread out there."""
     return all(act.shape[dim] == 1 for dim in set(varying(widest)) - set(varying(family)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dst_analyze.channels.labels import Numbers, Reason
+from dst_analyze.channels.labels import LabelArray, Reason
 from dst_analyze.html import html_table
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # For every axis of a tensor, the units along it: several where two families of channels were flattened into one.
-Axes = tuple[tuple[Numbers, ...], ...]
+Axes = tuple[tuple[LabelArray, ...], ...]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
@@ -28,7 +28,7 @@ class Layout:
     shape: tuple[int, ...]
     axes: Axes
 
-    def kept(self, keep: Mask, dim: int) -> Mask:
+    def kept_places(self, keep: Mask, dim: int) -> Mask:
         """Which places along an axis are left, given which units are."""
         left = np.ones(self.shape[dim], np.bool_)
         for units in self.axes[dim]:
@@ -37,7 +37,9 @@ class Layout:
 
     def shape_after(self, keep: Mask) -> tuple[int, ...]:
         """Return the shape that is left, given which units are."""
-        return tuple(int(self.kept(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape))
+        return tuple(
+            int(self.kept_places(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape)
+        )
 
 
 @dataclass(frozen=True)

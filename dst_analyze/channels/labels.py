@@ -1,4 +1,4 @@
-"""Numbers for channels: which of them must leave together, which must stay, and why.
+"""LabelArray for channels: which of them must leave together, which must stay, and why.
 
 A label is a positive integer; 0 means "not a channel". A label tensor has its activation's shape and stride 0 along
 every axis it does not vary along, so that it costs what its channels cost, whatever the size of the images.
@@ -14,7 +14,7 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+LabelArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ class LabelSpace:
     def __init__(self) -> None:
         self.size = 1
         self.blocks: dict[tuple[str, int, int], Block] = {}
-        self.frozen: list[tuple[Numbers, Reason]] = []
-        self.roles: dict[str, list[Numbers]] = {"produces": [], "reads": []}
-        self.floors: list[tuple[Numbers, int]] = []
-        self._edges: list[Numbers] = []
-        self._roots: Numbers | None = None
-        self._preferences: list[tuple[Numbers, tuple[int, ...]]] = []
-        self._grids: dict[tuple[tuple[int, ...], bytes], Numbers] = {}
-        self._inexact: list[tuple[Numbers, tuple[int, ...], Reason]] = []
+        self.frozen: list[tuple[LabelArray, Reason]] = []
+        self.roles: dict[str, list[LabelArray]] = {"produces": [], "reads": []}
+        self.floors: list[tuple[LabelArray, int]] = []
+        self._edges: list[LabelArray] = []
+        self._roots: LabelArray | None = None
+        self._preferences: list[tuple[LabelArray, tuple[int, ...]]] = []
+        self._grids: dict[tuple[tuple[int, ...], bytes], LabelArray] = {}
+        self._inexact: list[tuple[LabelArray, tuple[int, ...], Reason]] = []
 
     def fresh(self, count: int) -> torch.Tensor:
         start, self.size = self.size, self.size + count
@@ -162,7 +162,7 @@ class LabelSpace:
 
     # What came of it.
 
-    def roots(self) -> Numbers:
+    def roots(self) -> LabelArray:
         """For each label, the number of its unit: labels joined have the same."""
         if self._roots is None:
             edges = np.concatenate([np.zeros((2, 0), np.int64), *self._edges], axis=1)
@@ -176,7 +176,7 @@ class LabelSpace:
         while self._apply_preferences() or self._apply_grids():
             pass
 
-    def inexact_roots(self) -> list[tuple[Numbers, Reason]]:
+    def inexact_roots(self) -> list[tuple[LabelArray, Reason]]:
         roots, found = self.roots(), []
         for labels, dims, reason in self._inexact:
             units = roots[labels]
@@ -212,19 +212,19 @@ class LabelSpace:
             touched |= mine
         return len(self._edges) > before
 
-    def _join_numbers(self, labels: Numbers, dim: int) -> None:
+    def _join_numbers(self, labels: LabelArray, dim: int) -> None:
         first = np.broadcast_to(np.take(labels, [0], axis=dim), labels.shape)
         reason = Reason("shares a grid with an axis of fixed size", "", "", "")
         self.join(torch.from_numpy(labels), torch.from_numpy(first.copy()), reason)
 
-    def _connect(self, a: Numbers, b: Numbers) -> None:
+    def _connect(self, a: LabelArray, b: LabelArray) -> None:
         both = (a != 0) & (b != 0) & (a != b)
         if both.any():
             self._edges.append(np.unique(np.stack([a[both], b[both]]), axis=1))
             self._roots = None
 
 
-def _numbers(labels: torch.Tensor) -> Numbers:
+def _numbers(labels: torch.Tensor) -> LabelArray:
     return labels.numpy().astype(np.int64)
 
 
@@ -236,11 +236,11 @@ def _cut(labels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return labels
 
 
-def _varies(units: Numbers, dim: int) -> bool:
+def _varies(units: LabelArray, dim: int) -> bool:
     return units.shape[dim] > 1 and bool((units != np.take(units, [0], axis=dim)).any())
 
 
-def _pieces(units: Numbers, dim: int) -> int:
+def _pieces(units: LabelArray, dim: int) -> int:
     """How many independent choices are left if only places along ``dim`` may leave."""
     rows = np.moveaxis(units, dim, 0).reshape(units.shape[dim], -1)
     _, columns = np.unique(rows, return_inverse=True)

@@ -11,8 +11,8 @@ from torch import fx, nn
 
 from dst_analyze.channels.labels import LabelSpace, Reason, spread
 from dst_analyze.channels.rule_call import (
-    Act,
     Call,
+    LabelledTensor,
     frozen_module,
     mapped_acts,
     op_name,
@@ -20,7 +20,7 @@ from dst_analyze.channels.rule_call import (
     rule_for,
     unlabelled,
 )
-from dst_analyze.channels.rules import elementwise, indexing, linear, recurrent, shapes  # noqa: F401  (each fills the table of rules)
+from dst_analyze.channels.rules import elementwise, indexing, recurrent, shapes  # noqa: F401  (each enters rules for operations)
 from dst_analyze.channels.tensors import canonical_names
 from dst_analyze.errors import DstError
 from dst_analyze.model.graph.symbolic import is_stochastic
@@ -65,7 +65,7 @@ class LabelRun(fx.Interpreter):
             return tensor
         name, shape = self._names.get(target, target), tuple(tensor.shape)
         families = [spread(self.space.of(name, d, shape[d]), d, shape) for d in range(len(shape)) if shape[d] > 1]
-        return Act(shape, tuple(families), constant=True)
+        return LabelledTensor(shape, tuple(families), constant=True)
 
     def _called(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
         args, kwargs = self._arguments(n)
@@ -79,7 +79,7 @@ class LabelRun(fx.Interpreter):
             result=result,
             op=op_name(n, module),
             place=place_of(n, self._root),
-            run=lambda a, k: self._again(n, a, k),
+            run=lambda a, k: self._rerun(n, a, k),
             indices=real,
         )
         if module is not None:
@@ -135,18 +135,18 @@ class LabelRun(fx.Interpreter):
             return {key: self._filled(item) for key, item in value.items()}
         return value
 
-    def _again(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _rerun(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The node's operation on labels; other tensors it takes a shape from are filled in."""
 
         def real(value: Any) -> Any:
-            return torch.empty(1).expand(value.shape) if isinstance(value, Act) else value
+            return torch.empty(1).expand(value.shape) if isinstance(value, LabelledTensor) else value
 
         args, kwargs = mapped_acts(args, real), mapped_acts(kwargs, real)
         return getattr(self, n.op)(n.target, args, kwargs)
 
 
-def _acts(value: Any) -> list[Act]:
-    if isinstance(value, Act):
+def _acts(value: Any) -> list[LabelledTensor]:
+    if isinstance(value, LabelledTensor):
         return [value]
     if isinstance(value, dict):
         return [act for item in value.values() for act in _acts(item)]
@@ -156,7 +156,9 @@ def _acts(value: Any) -> list[Act]:
 
 
 def _constant(value: Any, constant: bool) -> Any:
-    return mapped_acts(value, lambda leaf: Act(leaf.shape, (), constant) if isinstance(leaf, Act) else leaf)
+    return mapped_acts(
+        value, lambda leaf: LabelledTensor(leaf.shape, (), constant) if isinstance(leaf, LabelledTensor) else leaf
+    )
 
 
 def _is_random_op(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:

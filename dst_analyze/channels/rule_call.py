@@ -16,12 +16,13 @@ from torch import fx, nn
 
 from dst_analyze.channels.labels import LabelSpace, Reason, along, collapsed, spread, varying
 from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.model.families import family_of_call, family_of_layer
 from dst_analyze.model.tracing.registered import keep_whole
 from dst_analyze.model.user_errors import describe_value, user_code
 
 
 @dataclass(frozen=True)
-class Act:
+class LabelledTensor:
     """A tensor as the rules see it: its shape, and the families of labels that run along its axes.
 
     ``constant`` if it depends on parameters alone, not on the model's inputs.
@@ -48,7 +49,7 @@ class Call:
     space: LabelSpace
     node: fx.Node
     module: nn.Module | None  # of a call_module node
-    args: tuple[Any, ...]  # tensors are `Act`s, everything else is the example's value
+    args: tuple[Any, ...]  # tensors are `LabelledTensor`s, everything else is the example's value
     kwargs: dict[str, Any]
     result: Any  # the example's value; of it a rule may use shapes
     op: str
@@ -63,15 +64,15 @@ class Call:
         return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     @property
-    def acts(self) -> list[Act]:
+    def acts(self) -> list[LabelledTensor]:
         """All tensors among the arguments of the call."""
-        found: list[Act] = []
+        found: list[LabelledTensor] = []
         collect(self.args, found)
         collect(self.kwargs, found)
         return found
 
     @property
-    def x(self) -> Act:
+    def x(self) -> LabelledTensor:
         """The first tensor among the arguments."""
         return self.acts[0]
 
@@ -82,10 +83,10 @@ class Call:
         """The shape of the call's result."""
         return tuple(self.result.shape)
 
-    def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> Act:
+    def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> LabelledTensor:
         """A result of the call's own shape."""
         constant = all(act.constant for act in self.acts) if constant is None else constant
-        return Act(self.shape, tuple(collapsed(family) for family in families), constant)
+        return LabelledTensor(self.shape, tuple(collapsed(family) for family in families), constant)
 
     def on_labels(self, labels: torch.Tensor) -> Any:
         """What the operation makes of labels put in the place of its first tensor."""
@@ -93,7 +94,7 @@ class Call:
 
         def swap(value: Any) -> Any:
             nonlocal done
-            if isinstance(value, Act) and not done:
+            if isinstance(value, LabelledTensor) and not done:
                 done = True
                 return labels
             return value
@@ -112,7 +113,7 @@ class Call:
         for family in families:
             self.space.freeze(family, self.reason(why))
 
-    def without(self, act: Act, dims: Iterable[int], why: str) -> list[torch.Tensor]:
+    def without(self, act: LabelledTensor, dims: Iterable[int], why: str) -> list[torch.Tensor]:
         """The families left when none may run along ``dims``: those that do are frozen."""
         gone = {dim % act.ndim for dim in dims}
         self.freeze((family for family in act.families if gone & set(varying(family))), why)
@@ -124,7 +125,7 @@ class Call:
         self.space.join_along(family, (d for d in range(family.ndim) if d != dim), self.reason("fixed along an axis"))
         return along(family, dim)
 
-    def inexact(self, act: Act, dims: Iterable[int], why: str) -> None:
+    def inexact(self, act: LabelledTensor, dims: Iterable[int], why: str) -> None:
         """Note that removing channels along these axes changes the outputs."""
         dims = [dim % act.ndim for dim in dims]
         for family in act.families:
@@ -132,7 +133,7 @@ class Call:
 
     # Parameters.
 
-    def parameter(self, name: str, dims: Sequence[int], families: int = 1) -> Act | None:
+    def parameter(self, name: str, dims: Sequence[int], families: int = 1) -> LabelledTensor | None:
         """A parameter of the call's module, labelled along ``dims`` and kept whole along the rest."""
         assert self.module is not None
         tensor = getattr(self.module, name, None)
@@ -145,7 +146,7 @@ class Call:
             if shape[dim] > 1
             for k in range(families)
         ]
-        return Act(shape, tuple(labels), constant=True)
+        return LabelledTensor(shape, tuple(labels), constant=True)
 
     @property
     def names(self) -> dict[str, str]:
@@ -153,9 +154,9 @@ class Call:
         return self.node.meta["slim_names"]  # type: ignore[no-any-return]
 
 
-def collect(value: Any, found: list[Act]) -> None:
+def collect(value: Any, found: list[LabelledTensor]) -> None:
     """Append all labelled tensors in a nested value to ``found``."""
-    if isinstance(value, Act):
+    if isinstance(value, LabelledTensor):
         found.append(value)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -167,7 +168,7 @@ def collect(value: Any, found: list[Act]) -> None:
 
 def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
     """Return a nested value with every leaf changed."""
-    if isinstance(value, list | tuple) and not isinstance(value, Act):
+    if isinstance(value, list | tuple) and not isinstance(value, LabelledTensor):
         return type(value)(mapped_acts(item, change) for item in value) if type(value) in (list, tuple) else value
     if isinstance(value, dict):
         return {key: mapped_acts(item, change) for key, item in value.items()}
@@ -197,7 +198,7 @@ def frozen_module(call: Call) -> Any:
 def unlabelled(result: Any) -> Any:
     """Return a result of the same shape in which no axis has channels."""
     if isinstance(result, torch.Tensor):
-        return Act(tuple(result.shape))
+        return LabelledTensor(tuple(result.shape))
     if isinstance(result, tuple | list):
         return tuple(unlabelled(item) for item in result)
     if isinstance(result, dict):
@@ -207,7 +208,7 @@ def unlabelled(result: Any) -> Any:
 
 # --- the table --------------------------------------------------------------------------------------------------
 
-Rule = Callable[[Call], Any]
+ChannelRule = Callable[[Call], Any]
 
 
 class Effect(Enum):
@@ -223,17 +224,19 @@ class Effect(Enum):
     REARRANGES = auto()  # elements are moved, not computed: the operation can be run on marks as it is
 
 
-_BY_NAME: dict[str, Rule] = {}
-_BY_KIND: dict[type[nn.Module], Rule] = {}
-_EFFECTS: dict[Rule, Effect] = {}
+_BY_NAME: dict[str, ChannelRule] = {}
+_EFFECTS: dict[ChannelRule, Effect] = {}
 # Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
 _TORCH = ("torch", "_operator", "builtins", "math")
 
 
-def rules(*names: str, effect: Effect | None = None) -> Callable[[Rule], Rule]:
-    """Enter a rule for torch's functions, tensor methods and operators of these names."""
+def rules(*names: str, effect: Effect | None = None) -> Callable[[ChannelRule], ChannelRule]:
+    """Enter a rule for torch's functions, tensor methods and operators of these names.
 
-    def enter(rule: Rule) -> Rule:
+    The rules for families of layers, and for the functions that compute the same, are named in `model/families.py`.
+    """
+
+    def enter(rule: ChannelRule) -> ChannelRule:
         _BY_NAME.update(dict.fromkeys(names, rule))
         _set_effect(rule, effect)
         return rule
@@ -241,29 +244,33 @@ def rules(*names: str, effect: Effect | None = None) -> Callable[[Rule], Rule]:
     return enter
 
 
-def module_rule(kind: type[nn.Module], rule: Rule, *, effect: Effect | None = None) -> None:
-    """Enter a rule for a class of torch's modules."""
-    _BY_KIND[kind] = rule
-    _set_effect(rule, effect)
+def family_rule(effect: Effect) -> Callable[[ChannelRule], ChannelRule]:
+    """Declare the effect of a rule that the table of families names."""
+
+    def declare(rule: ChannelRule) -> ChannelRule:
+        _set_effect(rule, effect)
+        return rule
+
+    return declare
 
 
-def _set_effect(rule: Rule, effect: Effect | None) -> None:
+def _set_effect(rule: ChannelRule, effect: Effect | None) -> None:
     """Keep a rule's effect, which is the same under all names; None leaves what was said of it elsewhere."""
     if effect is not None and _EFFECTS.setdefault(rule, effect) is not effect:
         raise ValueError(f"{rule} is entered with two effects, {_EFFECTS[rule]} and {effect}")
 
 
-def effect_of(rule: Rule | None) -> Effect:
+def effect_of(rule: ChannelRule | None) -> Effect:
     """Return what a rule's operation does, as far as the exactness proof is concerned."""
     return Effect.UNKNOWN if rule is None else _EFFECTS.get(rule, Effect.UNKNOWN)
 
 
-def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
+def rule_for(node: fx.Node, module: nn.Module | None) -> ChannelRule | None:
     """The rule for a call: a user's own before ours, of a module the nearest class's."""
     if module is not None:
         kinds = type(module).__mro__
         users = next((_REGISTERED[kind] for kind in kinds if kind in _REGISTERED), None)
-        return _resolved(users) if users is not None else next((_BY_KIND[k] for k in kinds if k in _BY_KIND), None)
+        return _resolved(users) if users is not None else _layer_rule(type(module))
     if node.op == "call_method":
         return _named(_plain(str(node.target)))
     if node.target in _REGISTERED:
@@ -272,29 +279,37 @@ def rule_for(node: fx.Node, module: nn.Module | None) -> Rule | None:
     return _named(op_name(node, None)) if home.partition(".")[0] in _TORCH else None
 
 
-def _named(name: str) -> Rule | None:
-    return _resolved(_REGISTERED[name]) if name in _REGISTERED else _BY_NAME.get(name)
+def _named(name: str) -> ChannelRule | None:
+    if name in _REGISTERED:
+        return _resolved(_REGISTERED[name])
+    family = family_of_call(None, name)
+    return family.channels.find(layer=False) if family is not None else _BY_NAME.get(name)
+
+
+def _layer_rule(kind: type[nn.Module]) -> ChannelRule | None:
+    family = family_of_layer(kind)
+    return family.channels.find(layer=True) if family is not None else None
 
 
 # --- rules of the user's own ------------------------------------------------------------------------------------
 
 # By function, module class or name: a rule, or the class of torch's whose rule will do.
-_REGISTERED: dict[Any, Rule | type[nn.Module]] = {}
+_REGISTERED: dict[Any, ChannelRule | type[nn.Module]] = {}
 _FITS: dict[type[nn.Module], Callable[[Any], None]] = {}
 
 
 def register_channel_rule(
     op: Callable[..., Any] | type[nn.Module] | str,
-    rule: Rule | type[nn.Module],
+    rule: ChannelRule | type[nn.Module],
     *,
     fit: Callable[[Any], None] | None = None,
 ) -> None:
     """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
 
-    ``rule(call)`` returns an `Act` for the call's result (a tuple of them for several), after joining and freezing on
-    ``call.space`` what the operation makes meet; or ``rule`` is a class of torch's, whose own rule will do. A module's
-    class stays one node of the graph from now on; ``fit(module)`` sets the numbers it keeps about itself (such as
-    ``in_features``) once its tensors have been cut.
+    ``rule(call)`` joins and freezes labels on ``call.space`` and returns a `LabelledTensor` for the call's result (a
+    tuple if there are several); or ``rule`` is a class of torch.nn, whose rule is then used. A module's class stays
+    one node of the graph from now on; ``fit(module)`` updates sizes that the module stores (such as ``in_features``)
+    once its tensors have been cut.
     """
     name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
     _REGISTERED[op] = rule if isinstance(rule, type) else _checked(name, rule)
@@ -310,11 +325,11 @@ def fit_of(module: nn.Module) -> Callable[[Any], None] | None:
     return next((_FITS[kind] for kind in type(module).__mro__ if kind in _FITS), None)
 
 
-def _resolved(rule: Rule | type[nn.Module]) -> Rule:
-    """Our own rules are entered when the coupling is first asked for, which may be after a user's registration."""
+def _resolved(rule: ChannelRule | type[nn.Module]) -> ChannelRule:
+    """Return a registered rule, or the rule of the class of torch's that was registered in its place."""
     if not isinstance(rule, type):
         return rule
-    known = next((_BY_KIND[kind] for kind in rule.__mro__ if kind in _BY_KIND), None)
+    known = _layer_rule(rule)
     if known is None:
         raise OptionError(
             f"there is no channel rule for {rule.__name__}, which another class is to share",
@@ -324,7 +339,7 @@ def _resolved(rule: Rule | type[nn.Module]) -> Rule:
     return known
 
 
-def _checked(name: str, rule: Rule) -> Rule:
+def _checked(name: str, rule: ChannelRule) -> ChannelRule:
     """A stranger's rule: what it raises is told as its own, and what it returns must fit the result."""
 
     def checked(call: Call) -> Any:
@@ -344,7 +359,7 @@ def _checked(name: str, rule: Rule) -> Rule:
 
 
 def _shapes(value: Any) -> list[tuple[int, ...]]:
-    found: list[Act] = []
+    found: list[LabelledTensor] = []
     collect(value, found)
     return [act.shape for act in found]
 

@@ -56,7 +56,7 @@ def flat_layout(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[Mas
     start = 0
     for facts in layers:
         axes = {"vector": facts.layout.rows, "scalar": facts.layout.blocks, "matrix": range(len(facts.layout.view))}
-        shape = facts.layout.kept(axes[threshold])
+        shape = facts.layout.broadcast_shape(axes[threshold])
         result.append(MaskedLayer(facts.name, facts.aliases, facts.layout, shape, start, facts.recurrent))
         start = result[-1].stop
     return tuple(result)

@@ -2,7 +2,8 @@
 
 A masked model has two forms that give the same bits. As a graph: the traced graph, rewritten so that one node computes
 all masked weights (`fx_pass.py`). As modules: the user's own code, with the masked weights in place of its parameters,
-which reaches every model by construction. The graph runs where it is proven equal (`forms.py`), the modules elsewhere.
+which reaches every model by construction. The graph runs where it is proven equal (`graph_forms.py`), the modules
+elsewhere.
 """
 
 from __future__ import annotations
@@ -12,30 +13,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.estimators import ESTIMATORS
-from dst_analyze.masking.forms import FormChoice, GraphForm, find_form
-from dst_analyze.masking.fx_pass import inlined_modules, rewrite_graph
+from dst_analyze.masking.forms import GraphForm
+from dst_analyze.masking.graph_forms import GraphForms
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
 from dst_analyze.masking.layer import MaskedLayer, Threshold, flat_layout
 from dst_analyze.masking.masks import Backend, Masks, OnCollapse, ThresholdScale
 from dst_analyze.masking.parameter_swap import Substitution
-from dst_analyze.model.graph.packed_graph import PackedGraph
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.tracing.skip_cause import SkipCause
-from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel, trace_model
+from dst_analyze.model.tracing.trace import TracedModel, trace_model
 
 AskedBackend = Literal["auto", "eager", "compiled"]
 AskedForm = Literal["auto", "graph", "modules"]
 
-_NOT_ASKED = NoGraph('form="modules" was asked for')
-_MADE_ON_DEMAND = ("_graph_modules", "_inlined")  # never copied or pickled: a copy makes its own
 
-
-class MaskedModel(nn.Module):
+class MaskedModel(GraphForms):
     """A model that computes with masked weights: call it as the original, train it with `sparsity_loss` added.
 
     ``model`` is a deep copy of the original with its own parameters under their own names; ``thresholds`` holds the
@@ -71,9 +68,6 @@ class MaskedModel(nn.Module):
         for weight in weights:
             dtype = torch.promote_types(dtype, weight.dtype)
         self.thresholds = nn.Parameter(torch.zeros(layers[-1].stop, dtype=dtype, device=weights[0].device))
-        self._forms: dict[Mode, GraphForm | NoGraph] = {"train": _NOT_ASKED, "eval": _NOT_ASKED}
-        self._graph_modules: dict[Mode, fx.GraphModule] = {}
-        self._inlined: dict[Mode, list[nn.Module]] = {}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model with its masked weights, as a graph where that gives the same as the user's code."""
@@ -90,75 +84,10 @@ class MaskedModel(nn.Module):
                 # Wrong inputs: the modules say so too, with the line of the user's own code.
         return self.run_modules(*args, **kwargs)
 
-    def uses_graph(self, *args: Any, **kwargs: Any) -> bool:
-        """True if such a call runs as a graph in the current mode."""
-        form = self._forms["train" if self.training else "eval"]
-        return isinstance(form, GraphForm) and form.tensors(self, args, kwargs) is not None
-
     def run_modules(self, *args: Any, **kwargs: Any) -> Any:
         """Run the user's own code with the masked weights in place of its parameters: what every form must equal."""
         with self._substitution.of(self.masked_weights()):
             return self.model(*args, **kwargs)
-
-    @property
-    def form(self) -> FormChoice:
-        """In which form it runs, as a graph or as modules, and why."""
-        train, eval_ = self._forms["train"], self._forms["eval"]
-        why = next((form for form in (train, eval_) if isinstance(form, NoGraph)), None)
-        return FormChoice(
-            "graph" if isinstance(train, GraphForm) else "modules",
-            "graph" if isinstance(eval_, GraphForm) else "modules",
-            why.reason if why else "",
-            why.place if why else "",
-        )
-
-    @property
-    def graph_module(self) -> fx.GraphModule:
-        """The rewritten graph of the current mode; it shares all parameters, buffers and modules with this model.
-
-        Called with the tensors of a call in order, it returns plain tuples, lists and dicts.
-
-        Raises:
-            ModelError: There is none; the error says why.
-        """
-        form = self._forms["train" if self.training else "eval"]
-        if isinstance(form, NoGraph):
-            raise ModelError(
-                f"the masked model has no graph in {'training' if self.training else 'eval'} mode: {form.reason}",
-                place=form.place,
-                hint="it runs as modules all the same",
-            )
-        return self.graph_module_of(form)
-
-    def graph_module_of(self, form: GraphForm) -> fx.GraphModule:
-        """The rewritten graph of a form, made when it is first asked for."""
-        module = self._graph_modules.get(form.mode)
-        if module is None:
-            other = next((f for f in self._forms.values() if isinstance(f, GraphForm) and f is not form), None)
-            if other and other.packed is form.packed and other.mode in self._graph_modules:
-                module = self._graph_modules[other.mode]
-            else:
-                module = self.make_graph(form.mode, form.packed)
-            self._graph_modules[form.mode] = module
-            self._inlined[form.mode] = inlined_modules(form.packed, self.model)
-        return module
-
-    def make_graph(self, mode: Mode, packed: PackedGraph) -> fx.GraphModule:
-        """Rewrite a graph of this model so that it computes with the masked weights."""
-        constants = self._constants(mode, packed)
-        return rewrite_graph(packed, self.model, self.layers, self.thresholds, self.masking, constants)
-
-    def inlined(self, form: GraphForm) -> list[nn.Module]:
-        """The modules whose code the graph of a form replaces."""
-        self.graph_module_of(form)
-        return self._inlined[form.mode]
-
-    def find_forms(self, traced: TracedModel) -> FormChoice:
-        """Use the graphs of a trace, mode by mode, where they are proven equal to the modules."""
-        for mode in ("train", "eval"):
-            self._forms[mode] = find_form(self, mode, traced.mode_graphs.get(mode), traced.inputs)
-        self._build_graphs()
-        return self.form
 
     def masked_weights(self) -> Sequence[torch.Tensor]:
         """P of every layer in order, computed once however often the model uses it."""
@@ -187,12 +116,12 @@ class MaskedModel(nn.Module):
 
     def remaining(self) -> dict[str, float]:
         """Each layer's remaining ratio, by name, in network order."""
-        pairs = zip(self.layers, self._kept(), self._weights(), strict=True)
+        pairs = zip(self.layers, self._remaining_counts(), self._weights(), strict=True)
         return {layer.name: kept / weight.numel() for layer, kept, weight in pairs}
 
     def model_remaining(self) -> float:
         """The share of all masked weights that remains."""
-        return sum(self._kept()) / sum(weight.numel() for weight in self._weights())
+        return sum(self._remaining_counts()) / sum(weight.numel() for weight in self._weights())
 
     def masks(self) -> dict[str, torch.Tensor]:
         """Each layer's mask, in the shape of its weight."""
@@ -221,7 +150,7 @@ class MaskedModel(nn.Module):
         forward pass in training mode does this by itself while it computes the masks (`auto_reset`); only a model
         under torch.compile needs the call, before each step.
         """
-        return self.masking.reset(self.thresholds, self._kept())
+        return self.masking.reset(self.thresholds, self._remaining_counts())
 
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
@@ -300,32 +229,10 @@ class MaskedModel(nn.Module):
         lead = f"{type(self.model).__name__}, masked: {self.model_remaining():.1%} of its weights remain"
         return html_table(lead, ["layer", "shape", "keeps %", "thresholds", "their mean", "resets"], rows)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, **{name: {} for name in _MADE_ON_DEMAND}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._build_graphs()
-
-    def _build_graphs(self) -> None:
-        """Make the graphs now rather than in the first call, which torch.compile may be looking at."""
-        for form in self._forms.values():
-            if isinstance(form, GraphForm):
-                self.graph_module_of(form)
-
-    def _constants(self, mode: Mode, packed: PackedGraph) -> nn.Module:
-        name = f"of_{mode}"  # nn.ModuleDict has methods `train` and `eval`
-        if name not in self.constants:
-            holder = nn.Module()
-            for key, tensor in packed.constants.items():
-                holder.register_buffer(key, tensor.to(self.thresholds.device), persistent=False)
-            self.constants[name] = holder
-        return self.constants[name]
-
     def _weights(self) -> list[torch.Tensor]:
         return self._substitution.current()
 
-    def _kept(self) -> list[int]:
+    def _remaining_counts(self) -> list[int]:
         """How many weights of each layer remain."""
         return self.masking.count(self.thresholds, self._weights())
 

@@ -17,7 +17,7 @@ from zoo import ZOO
 from dst_analyze import couple_channels
 from dst_analyze.channels.contraction import parse_einsum
 from dst_analyze.channels.groups import Coupling
-from dst_analyze.channels.rule_call import Act, Call, register_channel_rule
+from dst_analyze.channels.rule_call import Call, LabelledTensor, register_channel_rule
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import trace_model
 
@@ -130,7 +130,7 @@ def test_a_strangers_function_is_never_taken_for_element_wise_until_it_is_regist
     net = Net(lambda m, x: m.head(torch.special.erfcx(m.stem(x))), stem=nn.Linear(5, 8), head=nn.Linear(8, 4))
     assert "not understood (special_erfcx" in reasons(coupling_of(lambda: net, vectors()))["stem"]
 
-    def same_place(call: Call) -> Act:
+    def same_place(call: Call) -> LabelledTensor:
         return call.out(call.x.families)
 
     register_channel_rule(torch.special.erfcx, same_place)

@@ -16,7 +16,7 @@ shapes = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 def rows_by_axes(axes: AxisMap, shape: tuple[int, ...], columns: tuple[int, ...]) -> torch.Tensor:
     """Number each element of the parameter by its row, from the layout alone."""
     layout = axes.layout(columns)
-    kept = layout.kept(layout.rows)
+    kept = layout.broadcast_shape(layout.rows)
     numbers = torch.arange(math.prod(kept)).view(kept).expand(layout.view)
     return numbers.reshape(shape)
 

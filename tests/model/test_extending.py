@@ -27,7 +27,7 @@ from dst_analyze import (
     trace_model,
     write_source,
 )
-from dst_analyze.channels.rule_call import Act, Call
+from dst_analyze.channels.rule_call import Call, LabelledTensor
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.slimming.surgery.build import slim
 
@@ -230,7 +230,7 @@ def test_a_rule_of_ones_own_for_a_layer_that_mixes_nothing() -> None:
     [
         (lambda call: 1 / 0, "the channel rule for Distance raised ZeroDivisionError"),
         (lambda call: None, "the channel rule for Distance returned None, where the result has shapes"),
-        (lambda call: Act((1,)), r"returned \[\(1,\)\], where the result has shapes \[\(2, 12\)\]"),
+        (lambda call: LabelledTensor((1,)), r"returned \[\(1,\)\], where the result has shapes \[\(2, 12\)\]"),
         (nn.Module, "there is no channel rule for Module"),
     ],
 )
@@ -288,7 +288,7 @@ def test_call_and_act_are_what_a_rule_needs() -> None:
     """What docs/extending.md speaks of."""
     for name in ("x", "acts", "get", "parameter", "out", "freeze", "space", "module"):
         assert name in dir(Call) or name in Call.__dataclass_fields__
-    assert {"shape", "families"} <= set(Act.__dataclass_fields__)
+    assert {"shape", "families"} <= set(LabelledTensor.__dataclass_fields__)
 
 
 # --- workers -------------------------------------------------------------------------------------------------------

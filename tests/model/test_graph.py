@@ -20,7 +20,8 @@ from einops import rearrange
 from torch import fx, nn
 from torch.nn.utils import rnn
 
-from dst_analyze.model.graph.trace_graph import GraphLimit, GraphTrace, trace_graph
+from dst_analyze.model.graph.graph_proof import GraphLimit
+from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.loading.torchvision_compat import make_importable, torchvision_module
 

@@ -31,7 +31,7 @@ def zero_removed(traced: TracedModel, removal: Removal, *, coupling: Coupling | 
     with torch.no_grad():
         for name, layout in coupling.parameters.items():
             for dim in range(len(layout.shape)) if name in parameters else ():
-                gone = np.flatnonzero(~layout.kept(keep, dim))
+                gone = np.flatnonzero(~layout.kept_places(keep, dim))
                 parameters[name].index_fill_(dim, torch.from_numpy(gone).to(parameters[name].device), 0)
     return module
 

@@ -1,7 +1,7 @@
 """Rules for operations that read or write where other values say, or look at neighbours: unpooling, sampling, sorting.
 
-Channels keep apart in them, so that they may leave; that one can leave without a trace is not judged here
-(`dependence.py` trusts the rules of elementwise.py and shapes.py only).
+Channels keep apart in them, so that they may leave; that one can leave without a trace is not judged here (their
+`Effect` stays unknown).
 """
 
 from __future__ import annotations
@@ -10,23 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from dst_analyze.channels.contraction import join_elementwise
-from dst_analyze.channels.rule_call import Act, Call, module_rule, rules
+from dst_analyze.channels.rule_call import Call, LabelledTensor, rules
 from dst_analyze.channels.rules.elementwise import reduced
 from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name
 
 
-@rules("max_unpool1d", "max_unpool2d", "max_unpool3d")
-def _unpooled(call: Call) -> Any:
+def unpooling(call: Call) -> Any:
     """Each value goes back to where its own channel had it from."""
     join_elementwise(call, call.acts[:2], call.x.shape)
     return spatial_by_name(call)
-
-
-for _kind in (nn.MaxUnpool1d, nn.MaxUnpool2d, nn.MaxUnpool3d):
-    module_rule(_kind, _unpooled)
 
 
 @rules("grid_sample")
@@ -36,7 +30,7 @@ def _sampled(call: Call) -> Any:
     return spatial(call, call.x.ndim - 2)
 
 
-def _folded(call: Call) -> Any:
+def fold(call: Call) -> Any:
     """Columns [N, C·k, L] become images: the k places of a channel's patch leave together."""
     times = call.x.shape[1] // call.shape[1]
     families = []
@@ -45,10 +39,6 @@ def _folded(call: Call) -> Any:
         call.space.join_along(patches, [2], call.reason("one channel's patch"))
         families.append(patches[:, :, 0, None, None].expand(call.shape))
     return call.out(families)
-
-
-rules("fold")(_folded)
-module_rule(nn.Fold, _folded)
 
 
 @rules("index_add", "index_copy")
@@ -72,13 +62,13 @@ def _gathered(call: Call) -> Any:
     return call.out(_across(call, call.acts, dim, like=call.acts[1]), constant=False)
 
 
-def _across(call: Call, acts: Sequence[Act], dim: int, *, like: Act) -> list[torch.Tensor]:
+def _across(call: Call, acts: Sequence[LabelledTensor], dim: int, *, like: LabelledTensor) -> list[torch.Tensor]:
     """The families of the result where tensors meet along every axis but one; the result has the shape of ``like``."""
 
-    def narrow(act: Act) -> Act:
+    def narrow(act: LabelledTensor) -> LabelledTensor:
         kept = call.without(act, [dim], "indexed by a tensor")
         shape = (*act.shape[:dim], 1, *act.shape[dim + 1 :])
-        return Act(shape, tuple(family.narrow(dim, 0, 1) for family in kept), act.constant)
+        return LabelledTensor(shape, tuple(family.narrow(dim, 0, 1) for family in kept), act.constant)
 
     met = join_elementwise(call, [narrow(act) for act in acts], (*like.shape[:dim], 1, *like.shape[dim + 1 :]))
     return [family.expand(call.shape) for family in met.families]
@@ -96,26 +86,17 @@ def _sorted(call: Call) -> Any:
 # --- neighbours -------------------------------------------------------------------------------------------------
 
 
-@rules("local_response_norm")
-def _response_norm(call: Call) -> Act:
+def local_response_norm(call: Call) -> LabelledTensor:
     call.inexact(call.x, [1], "a norm over neighbours")
     return call.out(call.x.families)
-
-
-module_rule(nn.LocalResponseNorm, _response_norm)
 
 
 # --- two tensors compared ---------------------------------------------------------------------------------------
 
 
-@rules("cosine_similarity", "pairwise_distance")
-def _compared(call: Call) -> Any:
+def similarity(call: Call) -> Any:
     one, two = call.acts[:2]
     met = join_elementwise(call, [one, two], torch.broadcast_shapes(one.shape, two.shape))
     last = call.op in ("pairwise_distance", "PairwiseDistance")
     dim = -1 if last else getattr(call.module, "dim", call.get(2, "dim", 1))
     return reduced(call, met, [dim % met.ndim])
-
-
-module_rule(nn.CosineSimilarity, _compared)
-module_rule(nn.PairwiseDistance, _compared)

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
 
 from dst_analyze.channels.contraction import join_elementwise
 from dst_analyze.channels.labels import collapsed, slim_view, spread, varying
-from dst_analyze.channels.rule_call import Act, Call, Effect, module_rule, rules
+from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, family_rule, rules
 
 
-@rules("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", effect=Effect.REARRANGES)
+@rules("view", "reshape", "squeeze", "unsqueeze", "ravel", effect=Effect.REARRANGES)
 def reshaped(call: Call) -> Any:
     """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
     if any(isinstance(arg, torch.dtype) for arg in call.args):
@@ -48,8 +47,7 @@ def _expanded_as(call: Call) -> Any:
 # fmt: off
 _MOVES = (
     "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "repeat",
-    "tile", "repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "chunk", "split", "split_with_sizes",
-    "tensor_split", "narrow",
+    "tile", "repeat_interleave", "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
 
@@ -70,29 +68,20 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
     several = isinstance(call.result, tuple | list)
     results = call.result if several else [call.result]
     acts = tuple(
-        Act(tuple(result.shape), tuple(collapsed(pieces[i]) for pieces in per_family), call.x.constant)
+        LabelledTensor(tuple(result.shape), tuple(collapsed(pieces[i]) for pieces in per_family), call.x.constant)
         for i, result in enumerate(results)
     )
     return acts if several else acts[0]
 
 
-module_rule(nn.Flatten, reshaped)
-module_rule(nn.Unflatten, reshaped)
-module_rule(nn.PixelShuffle, as_it_is)
-module_rule(nn.PixelUnshuffle, as_it_is)
-
-
-@rules("channel_shuffle", "native_channel_shuffle", effect=Effect.REARRANGES)
-def _channel_shuffle(call: Call) -> Any:
+@family_rule(Effect.REARRANGES)
+def channel_shuffle(call: Call) -> Any:
     """A view, a transposition and a view back, in one: the grid in between has to stay one."""
     groups = int(getattr(call.module, "groups", 0) or call.get(1, "groups"))
     for family in call.x.along(1):
         channels = call.only_along(family, 1).view(groups, -1)
         call.space.join_along(channels, [0], call.reason("groups of equal size"))
     return call.out(family.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2) for family in call.x.families)
-
-
-module_rule(nn.ChannelShuffle, _channel_shuffle)
 
 
 @rules("unbind", effect=Effect.REARRANGES)
@@ -111,15 +100,15 @@ def _roll(call: Call) -> Any:
     return call.out(call.without(call.x, dims, "rolled along the axis"))
 
 
-@rules("pad", effect=Effect.REARRANGES)
-def _pad(call: Call) -> Any:
+@family_rule(Effect.REARRANGES)
+def padding_function(call: Call) -> Any:
     """Padding of other axes leaves channels alone; padded channels stay."""
     amounts = call.get(1, "pad")
     dims = [call.x.ndim - 1 - i // 2 for i in range(0, len(amounts), 2) if amounts[i] or amounts[i + 1]]
     return stretched(call, call.x, dims, "padded along the axis")
 
 
-def stretched(call: Call, x: Act, dims: Iterable[int], why: str) -> Act:
+def stretched(call: Call, x: LabelledTensor, dims: Iterable[int], why: str) -> LabelledTensor:
     """A result that differs from its input in the length of some axes: no channel may run along those."""
     dims = [dim % x.ndim for dim in dims]
     narrow = []
@@ -150,39 +139,23 @@ def spatial_by_name(call: Call) -> Any:
     return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
 
 
-def _pool(call: Call) -> Any:
+@family_rule(Effect.PER_CHANNEL)
+def pooling(call: Call) -> Any:
     return spatial_by_name(call)
 
 
-rules(
-    *(f"{kind}_pool{n}d" for kind in ("max", "avg", "lp", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)),
-    *(f"max_pool{n}d_with_indices" for n in (1, 2, 3)),
-    *(f"adaptive_max_pool{n}d_with_indices" for n in (1, 2, 3)),
-    *(f"boolean_dispatch_max_pool{n}d" for n in (1, 2, 3)),
-    effect=Effect.PER_CHANNEL,
-)(_pool)
-for _name in ("MaxPool", "AvgPool", "LPPool", "AdaptiveAvgPool", "AdaptiveMaxPool"):
-    for _n in (1, 2, 3):
-        if hasattr(nn, f"{_name}{_n}d"):
-            module_rule(getattr(nn, f"{_name}{_n}d"), _pool)
-
-
-@rules("interpolate", "upsample", effect=Effect.PER_CHANNEL)
-def _resized(call: Call) -> Any:
+@family_rule(Effect.PER_CHANNEL)
+def resizing(call: Call) -> Any:
     return spatial(call, call.x.ndim - 2)
 
 
-module_rule(nn.Upsample, _resized)
+@family_rule(Effect.REARRANGES)
+def padding_layer(call: Call) -> Any:
+    return spatial_by_name(call)
 
 
-for _name in ("ZeroPad", "ConstantPad", "ReflectionPad", "ReplicationPad", "CircularPad"):
-    for _n in (1, 2, 3):
-        if hasattr(nn, f"{_name}{_n}d"):
-            module_rule(getattr(nn, f"{_name}{_n}d"), spatial_by_name, effect=Effect.REARRANGES)
-
-
-@rules("unfold", effect=Effect.REARRANGES)
-def _unfold(call: Call) -> Any:
+@family_rule(Effect.REARRANGES)
+def unfold(call: Call) -> Any:
     """Patches as columns ([N, C·k, L]), or the tensor method that adds an axis."""
     x = call.x
     if call.node.op == "call_method":
@@ -192,9 +165,6 @@ def _unfold(call: Call) -> Any:
     times = call.shape[1] // x.shape[1]
     kept = call.without(x, [2, 3], "unfolded along the axis")
     return call.out(f[:, :, 0, 0].repeat_interleave(times, 1).unsqueeze(-1).expand(call.shape) for f in kept)
-
-
-module_rule(nn.Unfold, _unfold)
 
 
 # --- putting together -------------------------------------------------------------------------------------------
@@ -210,7 +180,7 @@ def _cat(call: Call) -> Any:
         families = [family for family in act.families if dim not in varying(family)]
         flat = list(act.shape)
         flat[dim] = 1
-        across.append(Act(tuple(flat), tuple(family.narrow(dim, 0, 1) for family in families), act.constant))
+        across.append(LabelledTensor(tuple(flat), tuple(family.narrow(dim, 0, 1) for family in families), act.constant))
         pieces.append([family for family in act.families if dim in varying(family)])
         if act.shape[dim] == 1:  # a family with a single place along the axis is told by where it comes from only
             single = [family for family in act.families if not varying(family) and int(family.flatten()[0])]
@@ -226,7 +196,7 @@ def _cat(call: Call) -> Any:
 
 
 def _side_by_side(
-    acts: list[Act], families: list[torch.Tensor | None], dim: int, shape: tuple[int, ...]
+    acts: list[LabelledTensor], families: list[torch.Tensor | None], dim: int, shape: tuple[int, ...]
 ) -> torch.Tensor:
     parts = [
         slim_view(family) if family is not None else torch.zeros([1] * act.ndim, dtype=torch.int32)
@@ -244,7 +214,7 @@ def _side_by_side(
 def _stack(call: Call) -> Any:
     dim = call.get(1, "dim", 0) % len(call.shape)
     acts = [
-        Act(
+        LabelledTensor(
             (*act.shape[:dim], 1, *act.shape[dim:]),
             tuple(family.unsqueeze(dim) for family in act.families),
             act.constant,
@@ -263,7 +233,7 @@ def _stack(call: Call) -> Any:
 @rules("getitem", effect=Effect.REARRANGES)
 def _getitem(call: Call) -> Any:
     x, index = call.args[0], call.args[1]
-    if not isinstance(x, Act):  # one of several results, or an entry of a plain list
+    if not isinstance(x, LabelledTensor):  # one of several results, or an entry of a plain list
         return x[index]
     real = _on_cpu(call.indices()[1])
     items = _per_axis(x, real if isinstance(real, tuple) else (real,))
@@ -283,7 +253,7 @@ def _on_cpu(index: Any) -> Any:
     return index.cpu() if isinstance(index, torch.Tensor) else index
 
 
-def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
+def _taken(call: Call, x: LabelledTensor, items: list[Any]) -> list[torch.Tensor]:
     """The families left after something is taken along each axis: a place, a slice, or what a tensor says."""
     for dim, item in enumerate(items):
         if isinstance(item, int):
@@ -294,7 +264,7 @@ def _taken(call: Call, x: Act, items: list[Any]) -> list[torch.Tensor]:
     return call.without(x, odd, "indexed by a tensor or in steps")
 
 
-def _per_axis(x: Act, index: tuple[Any, ...]) -> list[Any] | None:
+def _per_axis(x: LabelledTensor, index: tuple[Any, ...]) -> list[Any] | None:
     """What is asked of each axis; None where that cannot be told."""
     taking = [item for item in index if item is not None and item is not ...]
     if any(isinstance(item, bool) or (isinstance(item, torch.Tensor) and item.dtype == torch.bool) for item in taking):
@@ -337,7 +307,7 @@ def _index_select(call: Call) -> Any:
 def _setitem(call: Call) -> Any:
     """What is written meets what it is written over."""
     x, value = call.args[0], call.args[2]
-    if not isinstance(x, Act):
+    if not isinstance(x, LabelledTensor):
         return None
     real = _on_cpu(call.indices()[1])
     items = _per_axis(x, real if isinstance(real, tuple) else (real,))
@@ -345,17 +315,17 @@ def _setitem(call: Call) -> Any:
         call.freeze((family for act in call.acts for family in act.families), "written through an index")
         return None
     kept = _taken(call, x, items)
-    if isinstance(value, Act):
+    if isinstance(value, LabelledTensor):
         families = tuple(collapsed(family[real]) for family in kept)
         shape = tuple(torch.empty(x.shape, device="meta")[real].shape)
-        join_elementwise(call, [Act(shape, families), value], shape)
+        join_elementwise(call, [LabelledTensor(shape, families), value], shape)
     return None
 
 
 @rules("getattr", effect=Effect.NO_HIDDEN_SUM)
 def _attribute(call: Call) -> Any:
     name = call.args[1]
-    if not isinstance(call.args[0], Act):  # one of several results by its name
+    if not isinstance(call.args[0], LabelledTensor):  # one of several results by its name
         return call.args[0][("values", "indices").index(name)]
     if name in ("T", "mT", "H", "mH"):
         return rebuilt(call, [[getattr(family, name)] for family in call.x.families])
@@ -379,7 +349,7 @@ def _made(call: Call) -> Any:
     return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > 1])
 
 
-def _labelled(call: Call, dims: Iterable[int]) -> Act:
+def _labelled(call: Call, dims: Iterable[int]) -> LabelledTensor:
     """Labels of its own along some axes."""
     return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in dims), constant=False)
 

@@ -97,7 +97,7 @@ def _load() -> Kernels | None:
     if compiler is None:
         return None
     try:
-        return Compiled({dtype: ctypes.CDLL(str(_built(compiler, flags))) for dtype, flags in DTYPES.items()})
+        return Compiled({dtype: ctypes.CDLL(str(_compile(compiler, flags))) for dtype, flags in DTYPES.items()})
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         log.warning("compiled masking is not available here, using the eager loops: %s", error)
         return None
@@ -108,7 +108,7 @@ def _compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def _built(compiler: str, dtype: tuple[str, ...]) -> Path:
+def _compile(compiler: str, dtype: tuple[str, ...]) -> Path:
     """The shared library, built once per source, compiler and processor, and kept in the user's cache."""
     target = _target(compiler, dtype)
     if not target.exists():

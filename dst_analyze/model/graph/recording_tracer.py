@@ -38,7 +38,7 @@ from dst_analyze.model.graph.torch_calls import (
     mapped,
     name_of,
 )
-from dst_analyze.model.graph.traced_numbers import Number, ShadowFloat, ShadowInt, plain
+from dst_analyze.model.graph.traced_numbers import Number, TracedFloat, TracedInt, plain
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.user_errors import describe_error, place_here, place_of, source_of
 
@@ -82,7 +82,7 @@ class _Binding:
     sizes: dict[int, fx.Node] = field(default_factory=dict)
 
 
-class ShadowTracer(TorchFunctionMode):
+class RecordingTracer(TorchFunctionMode):
     """Runs a model on its example and keeps the graph of what happened."""
 
     def __init__(
@@ -132,7 +132,7 @@ class ShadowTracer(TorchFunctionMode):
             with self._watching(), self, torch.no_grad():
                 output = inputs.call(self._root)
             self.graph.output(self._argument(plain_output(output, self._drop)))
-            self._sweep()
+            self._remove_dead_nodes()
             self.graph.lint()
             return self.graph
         finally:
@@ -206,7 +206,7 @@ class ShadowTracer(TorchFunctionMode):
         return self._remembering(int(tensor.shape[dim]), sizes[dim])
 
     def _remembering(self, value: Any, node: fx.Node) -> Any:
-        number: Any = (ShadowInt if isinstance(value, int) else ShadowFloat)(value)
+        number: Any = (TracedInt if isinstance(value, int) else TracedFloat)(value)
         number.tracer, number.node = self, node
         return number
 
@@ -393,7 +393,7 @@ class ShadowTracer(TorchFunctionMode):
             self.constants[name] = value.detach().clone()
         return self._create("get_attr", name)
 
-    def _sweep(self) -> None:
+    def _remove_dead_nodes(self) -> None:
         """Remove what nothing reads: sizes asked for a comparison, parts of a tuple left aside."""
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self._effects:

@@ -7,45 +7,32 @@ each node knows the shape of its result (``node.meta["tensor_meta"]``).
 
 from __future__ import annotations
 
-import copy
-import math
-import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from io import StringIO
 from types import FunctionType
-from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.passes.shape_prop import _extract_tensor_metadata
-from torch.utils._pytree import tree_leaves
 
 from dst_analyze.errors import ModelError
-from dst_analyze.model.graph.recording_tracer import Opaque, ShadowTracer
-from dst_analyze.model.graph.symbolic import SymbolicTracer, built_in, plain_output
+from dst_analyze.model.graph.graph_proof import (
+    Draft,
+    GraphLimit,
+    build_graph_module,
+    copy_sharing_parameters,
+    has_meta_tensors,
+    prove_graph,
+)
+from dst_analyze.model.graph.recording_tracer import Opaque, RecordingTracer
+from dst_analyze.model.graph.symbolic import SymbolicTracer, built_in
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
-from dst_analyze.model.user_errors import describe_error, place_of
+from dst_analyze.model.user_errors import place_of
 
-__all__ = ["GraphLimit", "GraphTrace", "Opaque", "trace_graph"]
-
-_SEED = 20200426
-_NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than tracing
 _MOST_ANSWERS = 20  # noted, of the values built in from the example
-# Largest difference between graph and model, relative to the largest value of the output.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
-
-
-class GraphLimit(Enum):
-    """What a graph was found not to hold for, or not compared by."""
-
-    ONE_BATCH_SIZE = auto()  # it holds for the example's batch size only
-    EXAMPLE_VALUES = auto()  # it holds for the example's values only
-    SHAPES_ONLY = auto()  # there were no values to compare
 
 
 @dataclass(frozen=True)
@@ -65,25 +52,6 @@ class GraphTrace:
     fixed_values: bool = False  # contents of the example were asked for: other inputs may take another path
 
 
-@dataclass(frozen=True)
-class _Draft:
-    """A graph that still has to prove itself."""
-
-    rung: int
-    graph: fx.Graph
-    constants: dict[str, torch.Tensor]
-    opaque: tuple[Opaque, ...]
-    notes: tuple[str, ...]
-    specialised: bool = False  # contents of tensors were asked for: another example may take another path
-    trusting: bool = False  # tensors from nowhere were taken for constants
-    wrapped: tuple[str, ...] = ()  # functions that their authors hide from torch.fx: each a single node
-    answered: bool = False  # sizes of the example, or its number of items, were asked for
-
-
-class _MismatchError(Exception):
-    """The graph does not compute what the model computes."""
-
-
 def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any_values: bool = False) -> GraphTrace:
     """Trace a copy of the model in eval or in training mode; the model itself is not touched.
 
@@ -101,22 +69,22 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
             if trace := ladder.proven(plain):
                 return trace
             plain = None
-        full = ladder.draft(2, _shadowed)
+        full = ladder.draft(2, _recorded_draft)
         if any_values:
             if full and full.specialised:
-                full = ladder.draft(2, partial(_shadowed, strict=True))
+                full = ladder.draft(2, partial(_recorded_draft, strict=True))
             return (full and ladder.proven(full)) or _no_graph(ladder.failure, ladder.notes)
         stopped = full.opaque if full else (ladder.failure,)
-        if any(opaque.hidden_call for opaque in stopped) and not _on_meta(own, inputs):
+        if any(opaque.hidden_call for opaque in stopped) and not has_meta_tensors(own, inputs):
             other = _Ladder(own, model, inputs)
-            trusting = other.draft(2, partial(_shadowed, trusting=True))
+            trusting = other.draft(2, partial(_recorded_draft, trusting=True))
             if trusting and (trace := other.proven(trusting)):
                 return trace
         for draft in (full, plain) if full and not full.opaque else (plain, full):
             if draft and (trace := ladder.proven(draft)):
                 return trace
         # Contents of tensors decided what the graph looks like: keep whoever asked for them whole.
-        careful = ladder.draft(2, partial(_shadowed, strict=True)) if full and full.specialised else None
+        careful = ladder.draft(2, partial(_recorded_draft, strict=True)) if full and full.specialised else None
         if careful and (trace := ladder.proven(careful)):
             return trace
     return _no_graph(ladder.failure, ladder.notes)
@@ -130,11 +98,11 @@ class _Ladder:
         self.notes = built_in(inputs)
         self._own, self._model, self._inputs = own, model, inputs
 
-    def draft(self, rung: int, draw: Callable[[nn.Module, Inputs], _Draft]) -> _Draft | None:
+    def draft(self, rung: int, draw: Callable[[nn.Module, Inputs], Draft]) -> Draft | None:
         """A graph, if tracing comes to an end."""
         try:
             with redirect_stderr(StringIO()):  # torch.fx prints what its graphs raise, which is no news to anybody
-                draft = draw(_twin(self._own), self._inputs)
+                draft = draw(copy_sharing_parameters(self._own), self._inputs)
         except MemoryError:
             raise
         except Exception as error:
@@ -144,10 +112,10 @@ class _Ladder:
             self.notes.append(f"rung {rung}: does not look inside {', '.join(draft.wrapped)}")
         return draft
 
-    def proven(self, draft: _Draft) -> GraphTrace | None:
+    def proven(self, draft: Draft) -> GraphTrace | None:
         """The trace, if its graph reproduces the model."""
         try:
-            found = _proof(self._own, self._model, self._inputs, draft)
+            found = prove_graph(self._own, self._model, self._inputs, draft)
             notes = (*self.notes, *draft.notes, *(note for _, note in found))
             return _accepted(self._own, draft, notes, frozenset(limit for limit, _ in found))
         except MemoryError:
@@ -165,26 +133,26 @@ class _Ladder:
 # --- drafts -----------------------------------------------------------------------------------------------------
 
 
-def _symbolic(twin: nn.Module, inputs: Inputs) -> _Draft:
+def _symbolic(twin: nn.Module, inputs: Inputs) -> Draft:
     known, dropped = set(_attributes(twin)), dict[str, None]()
     graph = SymbolicTracer(inputs, dropped.setdefault).trace(twin)
     targets = [str(node.target) for node in graph.nodes if node.op == "get_attr"]
     constants = {name: getattr(twin, name) for name in targets if name not in known and "." not in name}
     functions = [node.target for node in graph.nodes if isinstance(node.target, FunctionType)]
     wrapped = dict.fromkeys(f.__name__ for f in functions if f.__module__.partition(".")[0] != "torch")
-    return _Draft(1, graph, constants, (), tuple(dropped), wrapped=tuple(wrapped))
+    return Draft(1, graph, constants, (), tuple(dropped), wrapped=tuple(wrapped))
 
 
-def _shadowed(twin: nn.Module, inputs: Inputs, **options: bool) -> _Draft:
+def _recorded_draft(twin: nn.Module, inputs: Inputs, **options: bool) -> Draft:
     dropped = dict[str, None]()
-    tracer = ShadowTracer(twin, inputs, dropped.setdefault, **options)
+    tracer = RecordingTracer(twin, inputs, dropped.setdefault, **options)
     graph = tracer.trace()
     answers = list(tracer.answers)
     shown = [f"built in from the example: {answer}" for answer in answers[:_MOST_ANSWERS]]
     if len(answers) > _MOST_ANSWERS:
         shown.append(f"built in from the example: {len(answers) - _MOST_ANSWERS} more values")
     trusting = options.get("trusting", False)
-    return _Draft(
+    return Draft(
         2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), tracer.specialised, trusting,
         answered=bool(answers),
     )  # fmt: skip
@@ -196,215 +164,16 @@ def _attributes(module: nn.Module) -> Iterator[str]:
     yield from (name for name, _ in (*module.named_parameters(), *module.named_buffers()))
 
 
-def _twin(own: nn.Module) -> nn.Module:
-    """A second self that shares the parameters: to be traced or run, then thrown away with what it remembers.
-
-    Caches are why: a traced module may keep proxies in them, a run one values computed from other weights.
-    """
-    return copy.deepcopy(own, {id(parameter): parameter for parameter in own.parameters()})
-
-
-def _graph_module(root: nn.Module, draft: _Draft) -> fx.GraphModule:
-    for name, tensor in draft.constants.items():
-        setattr(root, name, tensor)
-    module = fx.GraphModule(root, draft.graph, class_name=type(root).__name__)
-    module.graph.lint()
-    return module.train(root.training)
-
-
-# --- the proof --------------------------------------------------------------------------------------------------
-
-
-def _on_meta(own: nn.Module, inputs: Inputs) -> bool:
-    """Whether there is nothing to compare but shapes."""
-    return any(tensor.is_meta for tensor in (*own.parameters(), *own.buffers(), *inputs.tensors()))
-
-
-_Limits = list[tuple[GraphLimit, str]]
-"""How far a graph holds, each limit with a note for readers."""
-
-
-def _proof(own: nn.Module, model: nn.Module, inputs: Inputs, draft: _Draft) -> _Limits:
-    """Return how far the graph holds; raise `_MismatchError` where it does not compute what the model computes."""
-    if _on_meta(own, inputs):
-        trial = _Trial(own, draft)
-        trial.compare(inputs)
-        return [(GraphLimit.SHAPES_ONLY, "checked on shapes only (meta)"), *_other_batch(trial, inputs)]
-    with _other_weights(own, model):
-        trial = _Trial(own, draft)
-        limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
-        if trial.telling:
-            return limits
-    trial = _Trial(own, draft)  # those weights were too much for it: its own, then
-    limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
-    if trial.telling:
-        return limits
-    silence = "the example's output is empty, zero or not finite"
-    if draft.specialised:
-        raise _MismatchError(f"{silence}: nothing to check the graph by")
-    return [*limits, (GraphLimit.SHAPES_ONLY, f"checked on shapes only: {silence}")]
-
-
-def _other_values(trial: _Trial, inputs: Inputs) -> _Limits:
-    """Flipped along every axis the example stays in its domain (tokens stay tokens), and is another one.
-
-    Where tensors from nowhere were trusted also smaller: what was made from a sum or a maximum shows then.
-    """
-
-    def other(tensor: torch.Tensor) -> torch.Tensor:
-        flipped = tensor.flip(tuple(range(tensor.ndim)))
-        return flipped * 0.7 if trial.draft.trusting and tensor.is_floating_point() else flipped
-
-    try:
-        trial.compare(inputs.map(other))
-    except _MismatchError:
-        if not trial.draft.specialised or trial.draft.trusting:
-            raise
-        trial.compare(inputs)
-        return [(GraphLimit.EXAMPLE_VALUES, "holds for the example's values only")]
-    except Exception:  # the model refuses the flipped example
-        trial.compare(inputs)
-    return []
-
-
-def _other_batch(trial: _Trial, inputs: Inputs) -> _Limits:
-    """Twice the batch, or of a large one half: whichever is quick."""
-    size = inputs.batch_size
-
-    def other(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.ndim or tensor.shape[0] != size:
-            return tensor
-        return tensor[: size // 2] if size >= 4 else torch.cat([tensor, tensor])
-
-    try:
-        trial.compare(inputs.map(other), record=False)
-    except _MismatchError as mismatch:
-        return [(GraphLimit.ONE_BATCH_SIZE, f"holds for batch size {size} only: {mismatch}")]
-    except Exception:  # the model itself refuses: nothing to hold the graph to
-        return []
-    return []
-
-
-class _Trial:
-    """Model and graph side by side, with the same weights."""
-
-    def __init__(self, own: nn.Module, draft: _Draft) -> None:
-        self.draft = draft
-        self.telling = False  # whether any output so far could have told right from wrong
-        self._model, self._graph_module = _twin(own), _graph_module(_twin(own), draft)
-
-    def compare(self, inputs: Inputs, *, record: bool = True) -> None:
-        """Run both with the same random numbers; what the model itself raises is passed on.
-
-        ``record`` leaves the shapes at the nodes; without it the graph runs as the code that is generated from it.
-        """
-        expected = tree_leaves(plain_output(_run(inputs, self._model), lambda _: None))
-        run = _Recorder(self._graph_module).run if record else self._graph_module.forward
-        try:
-            actual = tree_leaves(_run(Inputs(tuple(inputs.tensors())), run))
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise _MismatchError(f"the graph does not run: {describe_error(error)}") from error
-        if len(expected) != len(actual):
-            raise _MismatchError(f"the graph returns {len(actual)} values, the model {len(expected)}")
-        for index, (theirs, ours) in enumerate(zip(expected, actual, strict=True)):
-            if difference := _difference(theirs, ours):
-                raise _MismatchError(f"output {index} differs from the model's: {difference}")
-            self.telling |= _is_telling(theirs)
-
-
-class _Recorder(fx.Interpreter):
-    """Runs the graph and leaves every tensor's shape at its node."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if metadata := _metadata(result):
-            n.meta["tensor_meta"] = metadata
-        return result
-
-
-def _metadata(result: Any) -> Any:
-    """Shapes and dtypes in a result's own nesting; None where there is no tensor."""
-    if isinstance(result, torch.Tensor):
-        return _extract_tensor_metadata(result)
-    if isinstance(result, list | tuple):
-        items = [_metadata(item) for item in result]
-        return tuple(items) if any(items) else None
-    if isinstance(result, Mapping):
-        named = {key: _metadata(item) for key, item in result.items()}
-        return named if any(named.values()) else None
-    return None
-
-
-def _run(inputs: Inputs, function: Callable[..., Any]) -> Any:
-    torch.manual_seed(_SEED)
-    random.seed(_SEED)
-    with torch.no_grad():
-        return inputs.map(lambda tensor: tensor.clone()).call(function)  # either may write into its inputs
-
-
-def _difference(expected: Any, actual: Any) -> str:
-    """How two outputs differ; nothing if they agree to rounding."""
-    if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
-        return "" if expected == actual else f"{actual!r:.40} instead of {expected!r:.40}"
-    if (expected.shape, expected.dtype) != (actual.shape, actual.dtype):
-        return f"{actual.dtype} {list(actual.shape)} instead of {expected.dtype} {list(expected.shape)}"
-    if expected.is_meta or not expected.numel():
-        return ""
-    if not (expected.is_floating_point() or expected.is_complex()):
-        return "" if torch.equal(expected, actual) else "other integers"
-    tolerance = _TOLERANCE.get(expected.dtype, 5e-2)
-    expected, actual = _wide(expected), _wide(actual)
-    finite = torch.isfinite(expected)
-    if not torch.equal(finite, torch.isfinite(actual)):
-        return "not finite at the same places"
-    scale = float(expected[finite].abs().max()) if finite.any() else 0.0
-    worst = float((actual[finite] - expected[finite]).abs().max()) if finite.any() else 0.0
-    return f"by {worst:.3g} of {scale:.3g}" if worst > tolerance * scale else ""
-
-
-def _is_telling(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor) or value.is_meta:
-        return False
-    value = _wide(value)
-    return bool((torch.isfinite(value) & (value != 0)).any())
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Half and quarter precision in a type that has all the operations."""
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
-
-
-@contextmanager
-def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
-    """Weights a little beside the model's: a layer that starts at zero would hide what is wrong before it."""
-    generator = torch.Generator().manual_seed(_SEED)
-    noise = torch.randn(_NOISE, generator=generator, device="cpu", dtype=torch.float32)
-    try:
-        for parameter in own.parameters():
-            if (parameter.is_floating_point() or parameter.is_complex()) and (count := parameter.numel()):
-                old = _wide(parameter.detach())
-                size = float(torch.linalg.vector_norm(old)) / math.sqrt(count)
-                beside = noise.repeat(1 + count // _NOISE)[:count].view(parameter.shape).to(parameter.device)
-                parameter.copy_(old + beside * (0.1 * size + 0.01))
-        yield
-    finally:
-        with torch.no_grad():  # the model may have left gradients on
-            for mine, theirs in zip(own.parameters(), model.parameters(), strict=True):
-                mine.copy_(theirs)
-
-
 # --- the result -------------------------------------------------------------------------------------------------
 
 
-def _accepted(own: nn.Module, draft: _Draft, notes: tuple[str, ...], limits: frozenset[GraphLimit]) -> GraphTrace:
+def _accepted(own: nn.Module, draft: Draft, notes: tuple[str, ...], limits: frozenset[GraphLimit]) -> GraphTrace:
     visible = _visible(own, draft)
-    module = _graph_module(own, draft)
+    module = build_graph_module(own, draft)
     return GraphTrace(module, draft.rung, draft.opaque, notes, visible, limits, draft.answered, draft.specialised)
 
 
-def _visible(own: nn.Module, draft: _Draft) -> frozenset[str]:
+def _visible(own: nn.Module, draft: Draft) -> frozenset[str]:
     """Parameters read by a node of their own, or by a layer that is a node and no secret."""
     names: dict[int, list[str]] = {}
     for name, parameter in own.named_parameters(remove_duplicate=False):

@@ -31,7 +31,7 @@ class Number:
         return type(plain(self)), (plain(self),)
 
 
-class ShadowInt(Number, int):
+class TracedInt(Number, int):
     def __hash__(self) -> int:
         """As a key it is the number it stands for, but not of a cache of shapes that would give plain numbers back."""
         if sys._getframe(1).f_globals.get("__name__") in _CACHES_OF_SHAPES:
@@ -39,7 +39,7 @@ class ShadowInt(Number, int):
         return int.__hash__(self)
 
 
-class ShadowFloat(Number, float):
+class TracedFloat(Number, float):
     __hash__ = float.__hash__
 
 
@@ -49,9 +49,9 @@ _CACHES_OF_SHAPES = ("einops.einops",)
 
 def plain(value: Any) -> Any:
     """A number without its memory."""
-    if isinstance(value, ShadowInt):
+    if isinstance(value, TracedInt):
         return int.__add__(value, 0)
-    if isinstance(value, ShadowFloat):
+    if isinstance(value, TracedFloat):
         return float.__add__(value, 0.0)
     return value
 
@@ -80,7 +80,7 @@ _BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
 _UNARY: dict[str, Any] = {"neg": operator.neg, "ceil": math.ceil, "floor": math.floor, "round": round}
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _CONVERSIONS: dict[str, Any] = {"bool": bool, "int": int, "float": float}
-for _kind in (ShadowInt, ShadowFloat):
+for _kind in (TracedInt, TracedFloat):
     for _name in _BINARY:
         setattr(_kind, f"__{_name}__", _recording(getattr(operator, _name)))
         setattr(_kind, f"__r{_name}__", _recording(getattr(operator, _name), swap=True))

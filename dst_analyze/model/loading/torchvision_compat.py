@@ -32,11 +32,11 @@ def torchvision_module() -> ModuleType:
 
 def make_importable() -> None:
     """From here on `import torchvision` works anywhere in this process; costs nothing until somebody says it."""
-    if not any(isinstance(finder, _Doorman) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Doorman())
+    if not any(isinstance(finder, _TorchvisionFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TorchvisionFinder())
 
 
-class _Doorman(MetaPathFinder):
+class _TorchvisionFinder(MetaPathFinder):
     """Finds nothing itself: asked first, it acts after torchvision tried to load its library and before it needs it."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:

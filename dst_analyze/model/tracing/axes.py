@@ -26,7 +26,7 @@ class RowLayout:
     blocks: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
 
-    def kept(self, axes: Sequence[int]) -> tuple[int, ...]:
+    def broadcast_shape(self, axes: Sequence[int]) -> tuple[int, ...]:
         """A shape that broadcasts against the view and varies along ``axes`` only."""
         return tuple(size if axis in axes else 1 for axis, size in enumerate(self.view))
 

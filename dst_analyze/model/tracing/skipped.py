@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from dst_analyze.model.families import family_of_layer
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.weight_audit import Audit
 
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EXPLAINED = {
     SkipCause.EMBEDDING: "rows are looked up, not multiplied",
     SkipCause.NORM: "a scale and a shift per channel",
@@ -57,8 +57,9 @@ def skipped_parameters(model: nn.Module, audit: Audit, masked: set[str]) -> list
 
 
 def _cause(owner: nn.Module, parameter: nn.Parameter, *, read: bool) -> SkipCause:
-    if isinstance(owner, _EMBEDDINGS):
-        return SkipCause.EMBEDDING
+    family = family_of_layer(type(owner))
+    if family is not None and family.skipped is not None:
+        return family.skipped
     if "norm" in type(owner).__name__.lower():
         return SkipCause.NORM
     if not read:

@@ -1,7 +1,7 @@
-"""The operations a weight can reach, as a table: which argument is the weight, and which of its axes are contracted.
+"""The operations that a weight can reach: which argument is the weight, and which of its axes are summed over.
 
-Every entry maps the name of a torch function to a rule; a rule looks at the call and yields the weights in it.
-`register_weight_op` adds one. An operation that is not in the table is not a matmul or convolution.
+`model/families.py` says which of these functions belongs to which torch function; each looks at a call and yields the
+weights in it. `register_weight_op` adds one. Any other operation is not a matmul or convolution.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from dst_analyze.model.families import weight_finder
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class WeightArgument:
     inputs: tuple[int, ...] | None = None
 
 
-Rule = Callable[[tuple[Any, ...], Mapping[str, Any]], Iterator[WeightArgument]]
+WeightFinder = Callable[[tuple[Any, ...], Mapping[str, Any]], Iterator[WeightArgument]]
 
 
 def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, *names: str) -> Any:
@@ -41,12 +43,12 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, *
     return next((kwargs[name] for name in names if name in kwargs), None)
 
 
-def _linear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def linear_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight = _argument(args, kwargs, 1, "weight")
     yield WeightArgument(weight, (weight.ndim - 1,))
 
 
-def _convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight, groups = _argument(args, kwargs, 1, "weight"), _groups_of(args, kwargs)
     if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads one channel, its own
         channel = 1 if groups == 1 else 0
@@ -60,18 +62,18 @@ def _groups_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return int(_argument(args, kwargs, 8 if len(args) > 7 else 6, "groups") or 1)
 
 
-def _transposed_convolution(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def transposed_convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight = _argument(args, kwargs, 1, "weight")
     groups = _argument(args, kwargs, 6, "groups") or 1
     # [in, out / groups, *kernel]: the output channel is (group, axis 1), and the group is the outer part of axis 0.
     yield WeightArgument(weight, (1, *range(3, weight.ndim + 1)), split=(0, int(groups)), inputs=(0, 1))
 
 
-def _convolution_tbc(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def tbc_convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     yield WeightArgument(_argument(args, kwargs, 1, "weight"), (0, 1), inputs=(1,))
 
 
-def _bilinear(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def bilinear_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     first, weight = _argument(args, kwargs, 0, "input1"), _argument(args, kwargs, 2, "weight")
     yield WeightArgument(weight, (1, 2), inputs=(), positions=first.numel() // max(first.shape[-1], 1))
 
@@ -81,22 +83,22 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Iterator[WeightArgument
     yield WeightArgument(right, (max(right.ndim - 2, 0),))
 
 
-def _matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     yield from _product(
         _argument(args, kwargs, 0, "input", "self"), _argument(args, kwargs, 1, "other", "mat2", "vec", "tensor")
     )
 
 
-def _reversed_matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def reversed_matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     yield from _product(args[1], args[0])
 
 
-def _added_matmul(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def added_matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     left = _argument(args, kwargs, 1, "mat1", "batch1", "mat")
     yield from _product(left, _argument(args, kwargs, 2, "mat2", "batch2", "vec"))
 
 
-def _einsum(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def einsum_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     equation = args[0]
     operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
     if not isinstance(equation, str):  # the sublist form: einsum(tensor, [0, 1], ...)
@@ -112,7 +114,7 @@ def _einsum(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Weight
         yield WeightArgument(tensor, tuple(offset + i for i, letter in enumerate(letters) if letter not in output))
 
 
-def _tensordot(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def tensordot_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     left, right = args[0], args[1]
     dims = _argument(args, kwargs, 2, "dims")
     dims = 2 if dims is None else dims
@@ -140,7 +142,7 @@ def _gated(gates: int, parameters: Sequence[torch.Tensor], positions: int) -> It
             )
 
 
-def _recurrent(gates: int) -> Rule:
+def _recurrent(gates: int) -> WeightFinder:
     def rule(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
         # (input, hx, flat_weights, ...) or, packed, (data, batch_sizes, hx, flat_weights, ...)
         weights = [a for a in args if isinstance(a, (list, tuple))][-1]
@@ -149,7 +151,7 @@ def _recurrent(gates: int) -> Rule:
     return rule
 
 
-def _recurrent_cell(gates: int) -> Rule:
+def _recurrent_cell(gates: int) -> WeightFinder:
     def rule(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
         weights = [a for a in args[2:] if isinstance(a, torch.Tensor)]  # (input, hx, w_ih, w_hh, b_ih, b_hh)
         yield from _gated(gates, weights, args[0].numel() // max(args[0].shape[-1], 1))
@@ -157,7 +159,7 @@ def _recurrent_cell(gates: int) -> Rule:
     return rule
 
 
-def _attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+def attention_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     """`F.multi_head_attention_forward`: torch function modes see the whole, not the projections inside."""
     queries, keys, values = (t.numel() // max(t.shape[-1], 1) for t in args[:3])
     packed = _argument(args, kwargs, 5, "in_proj_weight")
@@ -170,35 +172,20 @@ def _attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Wei
     yield WeightArgument(_argument(args, kwargs, 11, "out_proj_weight"), (1,), positions=queries)
 
 
-_RULES: dict[str, Rule] = {
-    "linear": _linear,
-    "bilinear": _bilinear,
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution", "_convolution"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
-    "conv_tbc": _convolution_tbc,
-    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "grouped_mm", "_grouped_mm"), _matmul),
-    "__rmatmul__": _reversed_matmul,
-    **dict.fromkeys(("addmm", "addmm_", "baddbmm", "addbmm", "addmv"), _added_matmul),
-    "einsum": _einsum,
-    "tensordot": _tensordot,
-    **dict.fromkeys(("rnn_tanh", "rnn_relu"), _recurrent(1)),
-    "lstm": _recurrent(4),
-    "gru": _recurrent(3),
-    **dict.fromkeys(("rnn_tanh_cell", "rnn_relu_cell"), _recurrent_cell(1)),
-    "lstm_cell": _recurrent_cell(4),
-    "gru_cell": _recurrent_cell(3),
-    "multi_head_attention_forward": _attention,
-}
+rnn_weights, lstm_weights, gru_weights = (_recurrent(gates) for gates in (1, 4, 3))
+rnn_cell_weights, lstm_cell_weights, gru_cell_weights = (_recurrent_cell(gates) for gates in (1, 4, 3))
+
+_REGISTERED: dict[str, WeightFinder] = {}
 
 
-def register_weight_op(name: str, rule: Rule) -> None:
+def register_weight_op(name: str, rule: WeightFinder) -> None:
     """Teach the audit one more operation: ``rule(args, kwargs)`` yields the `WeightArgument`s of a call."""
-    _RULES[name] = rule
+    _REGISTERED[name] = rule
 
 
 def weights_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[WeightArgument]:
     """The weights (or activations: the caller knows which) that a call contracts; empty for any other operation."""
-    rule = _RULES.get(name)
+    rule = _REGISTERED.get(name) or weight_finder(name)
     if rule is None:
         return []
     return [found for found in rule(args, kwargs) if isinstance(found.tensor, torch.Tensor)]

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_any, tree_leaves, tree_map
 
 from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
+from dst_analyze.model.families import family_of_call
 
 # fmt: off
 _CHANCE = (
@@ -28,8 +29,6 @@ _CHANCE = (
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 _WRITING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow")
 _SUMS = ("sum", "mean", "amax")  # of marks, these are marked where any mark went in
-_PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__", "einsum")
-CONVOLUTIONS = tuple(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))
 _INDEXED = ("getitem", "repeat_interleave")  # by a tensor: nothing marks can stand in for
 
 NodeVisitor = Callable[[fx.Node, "ConstancyRun"], None]
@@ -90,7 +89,9 @@ class ConstancyRun(fx.Interpreter):
     def _asks_for_zeros(self, n: fx.Node) -> bool:
         if n.op not in ("call_function", "call_method", "call_module"):
             return False
-        return self._op(n) in (*_PRODUCTS, "mul", "multiply", "linear", "addmm") or self._knows_sizes(n)
+        family = family_of_call(None, self._op(n)) if n.op != "call_module" else None
+        products = family is not None and bool(family.constants.function)
+        return products or self._op(n) in ("mul", "multiply") or self._knows_sizes(n)
 
     def _knows_sizes(self, n: fx.Node) -> bool:
         """Whether a constant would be another for inputs of another size: a border, a sum. Zero stays zero."""
@@ -121,14 +122,14 @@ class ConstancyRun(fx.Interpreter):
             marks = possible
             inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         marked: Any = None
-        if op in CONVOLUTIONS or isinstance(module, nn.modules.conv._ConvNd):
-            marked = self._convolved(n, convolution_of(n, module, self.env.__getitem__), result)
+        family = family_of_call(module, op)
+        mark = family.constants.find(layer=module is not None) if family is not None else None
+        if mark is not None:
+            marked = mark(self, MarkedCall(n, module, marks, possible, result))
         elif not any(bool(leaf.any()) for leaf in inside):
             return tree_map(_none, result)
         elif effect is Effect.ELEMENTWISE and isinstance(result, torch.Tensor):
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
-        elif op in ("linear", "Linear", "addmm") or op in _PRODUCTS:
-            marked = self._contracted(n, op, module, marks, possible)
         elif effect is Effect.PER_CHANNEL:
             marked = _per_channel(inside[0], result) if _batched(op, result) else None
         elif op in _SUMS or effect is Effect.REARRANGES:
@@ -142,38 +143,57 @@ class ConstancyRun(fx.Interpreter):
             return ma if isinstance(ma, torch.Tensor) else mb
         return (ma & b) | (mb & a)
 
-    def _contracted(self, n: fx.Node, op: str, module: nn.Module | None, marks: Any, possible: Any) -> Any:
-        if module is not None:
-            weight: Any = module.weight
-            return F.linear(marks[0][0].float(), (weight != 0).float()) > 0
-        if op == "linear":
-            args, kwargs = (_floats(item) for item in marks)
-            pargs, pkwargs = (_floats(item) for item in possible)
-            x, w = _named(args, kwargs, 0, "input"), _named(args, kwargs, 1, "weight")
-            px, pw = _named(pargs, pkwargs, 0, "input"), _named(pargs, pkwargs, 1, "weight")
-            bias = _named(args, kwargs, 2, "bias")
-            made = (F.linear(x, pw) + F.linear(px, w)) > 0
-            return made if bias is None else made | (bias > 0)
-        if op == "addmm":
-            (start, a, b), (_, pa, pb) = (_floats(item[0]) for item in (marks, possible))
-            return ((a @ pb + pa @ b) > 0) | (start > 0)
+    # Rules named in the table of families; None says that all of the result moves.
+
+    def mark_linear_layer(self, call: MarkedCall) -> Any:
+        if not call.moves:
+            return _none(call.result)
+        if type(call.module).forward is not nn.Linear.forward:
+            return None
+        args, kwargs = call.marks
+        return F.linear(_named(args, kwargs, 0, "input").float(), (call.module.weight != 0).float()) > 0
+
+    def mark_linear(self, call: MarkedCall) -> Any:
+        args, kwargs = (_floats(item) for item in call.marks)
+        pargs, pkwargs = (_floats(item) for item in call.possible)
+        x, w = _named(args, kwargs, 0, "input"), _named(args, kwargs, 1, "weight")
+        px, pw = _named(pargs, pkwargs, 0, "input"), _named(pargs, pkwargs, 1, "weight")
+        bias = _named(args, kwargs, 2, "bias")
+        made = (F.linear(x, pw) + F.linear(px, w)) > 0
+        return made if bias is None else made | (bias > 0)
+
+    def mark_added_product(self, call: MarkedCall) -> Any:
+        """Of `addmm` only: the batched form is not followed."""
+        if not call.moves:
+            return _none(call.result)
+        if self._op(call.node) != "addmm":
+            return None
+        (start, a, b), (_, pa, pb) = (_floats(item[0]) for item in (call.marks, call.possible))
+        return ((a @ pb + pa @ b) > 0) | (start > 0)
+
+    def mark_product(self, call: MarkedCall) -> Any:
+        """One operand's marks at a time, with the others where they may be other than zero."""
+        if not call.moves:
+            return _none(call.result)
         moved: Any = None
-        for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(marks))):
-            made = self._run_on(n, _swapped(marks, possible, turn))
+        for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(call.marks))):
+            made = self._run_on(call.node, _swapped(call.marks, call.possible, turn))
             if not isinstance(made, torch.Tensor):
                 return None
             moved = made if moved is None else moved | made
         return moved
 
-    def _convolved(self, n: fx.Node, kernel: Convolution | None, result: torch.Tensor) -> Any:
+    def mark_convolution(self, call: MarkedCall) -> Any:
         """Channel by channel; padded, a constant that is not zero makes a border, so it counts as moving."""
+        n, kernel = call.node, convolution_of(call.node, call.module, self.env.__getitem__)
         others = [self.moving(node) for node in n.all_input_nodes if kernel is None or node is not kernel.source]
         if kernel is None or any(bool(marks.any()) for marks in others if isinstance(marks, torch.Tensor)):
             return None
         x = self.moving(kernel.source) if kernel.unpadded else self.possible(kernel.source)
         along = [dim for dim in range(x.ndim) if dim != kernel.channel(x)]
         made = (kernel.reading & (x.any(dim=along) if along else x)).any(1)
-        return made.view([-1 if dim == kernel.channel(x) else 1 for dim in range(result.ndim)]).expand(result.shape)
+        shape = [-1 if dim == kernel.channel(x) else 1 for dim in range(call.result.ndim)]
+        return made.view(shape).expand(call.result.shape)
 
     def _run_on(self, n: fx.Node, marks: Any) -> Any:
         """The operation itself, on marks in the place of values."""
@@ -185,6 +205,21 @@ class ConstancyRun(fx.Interpreter):
         except (RuntimeError, TypeError, ValueError, IndexError):
             return None
         return tree_map(lambda leaf: leaf != 0 if isinstance(leaf, torch.Tensor) else leaf, made)
+
+
+@dataclass(frozen=True)
+class MarkedCall:
+    """A node that has run: its arguments' marks, where they may be other than zero, and its result."""
+
+    node: fx.Node
+    module: Any
+    marks: Any  # (args, kwargs) with marks in the place of tensors
+    possible: Any  # the same, for functions that multiply
+    result: Any
+
+    @property
+    def moves(self) -> bool:
+        return any(bool(leaf.any()) for leaf in tree_leaves(self.marks) if isinstance(leaf, torch.Tensor))
 
 
 @dataclass(frozen=True)

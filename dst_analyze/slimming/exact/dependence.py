@@ -22,17 +22,16 @@ from torch.utils._pytree import tree_leaves
 
 from dst_analyze.channels.contraction import parse_einsum
 from dst_analyze.channels.groups import Coupling, Layout, Mask
-from dst_analyze.channels.labels import Numbers
-from dst_analyze.channels.rule_call import Effect, Rule, effect_of, op_name, rule_for
+from dst_analyze.channels.labels import LabelArray
+from dst_analyze.channels.rule_call import ChannelRule, Effect, effect_of, op_name, rule_for
 from dst_analyze.channels.rules import elementwise
 from dst_analyze.channels.tensors import canonical_names
-from dst_analyze.slimming.exact.constancy import CONVOLUTIONS, ConstancyRun, argument, convolution_of, is_random_op
+from dst_analyze.model.families import family_of_call
+from dst_analyze.slimming.exact.constancy import ConstancyRun, argument, convolution_of, is_random_op
 
 Constants = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-_PRODUCTS = ("matmul", "bmm", "mm", "mv", "__matmul__")
-_LOOKED_UP = ("embedding", "Embedding", "EmbeddingBag")
 _UNIFORM = 1e-6
 """How far a constant may differ between places, as a share of it: a pooled constant is rounded here and there."""
 
@@ -47,7 +46,7 @@ class Sum:
 
     factors: list[tuple[Bools, str]]
     summed: str
-    units: dict[str, list[Numbers]] = field(default_factory=dict)
+    units: dict[str, list[LabelArray]] = field(default_factory=dict)
     layer: str = ""
     folds: Bools | None = None
     constants: Constants | None = None
@@ -124,7 +123,7 @@ class DependenceCollector:
         if n.op not in ("call_function", "call_method", "call_module"):
             return
         module: Any = run.fetch_attr(str(n.target)) if n.op == "call_module" else None
-        parameters = [self._coupling.parameters.get(name) for name in self._own(n, module).values()]
+        parameters = [self._coupling.parameters.get(name) for name in self._tensor_names(n, module).values()]
         met = [self._layout(node) for node in n.all_input_nodes]
         if not any(self._touches(layout) for layout in (*met, *parameters)):
             return
@@ -134,33 +133,19 @@ class DependenceCollector:
             self._block([*met, *parameters, self._layout(n)])
 
     def _look(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
-        op, rule = op_name(n, module), rule_for(n, module)
-        if isinstance(module, nn.RNNBase | nn.modules.rnn.RNNCellBase):
-            self._recurrent(n, module, run)
-        elif isinstance(module, nn.MultiheadAttention):
-            self._attention(n, module, run)
-        elif op in CONVOLUTIONS or isinstance(module, nn.modules.conv._ConvNd):
-            self._convolution(n, module, run)
-        elif op == "linear" or isinstance(module, nn.Linear):
-            self._linear(n, module, run)
-        elif op in _PRODUCTS:
-            self._product(n, 0, run)
-        elif op in ("addmm", "baddbmm"):
-            self._product(n, 1, run)
-        elif op == "einsum":
-            self._einsum(n, run)
-        elif isinstance(module, nn.Bilinear):
-            self._bilinear(n, module, run)
-        elif op == "scaled_dot_product_attention":
-            self._dot_products(n, run)
+        op = op_name(n, module)
+        family = family_of_call(module, op)
+        note = family.sums.find(layer=module is not None) if family is not None else None
+        if note is not None:
+            note(self, n, module, run)
         elif op in elementwise.EXACT_SUMS:
             self._sum(n, run)
-        elif is_random_op(op, n, module) or not (op in _LOOKED_UP or _place_by_place(rule)):
+        elif is_random_op(op, n, module) or not _place_by_place(rule_for(n, module)):
             raise _UnclearError
 
-    # Kinds of sums.
+    # Kinds of sums: these are named in the table of families.
 
-    def _linear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def note_linear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         x = _tensor(n, 0, "input")
         weight = _bools(module.weight != 0) if module is not None else self._possible(_tensor(n, 1, "weight"), run)
         lead, read = _letters(x, run)[:-1], "oi" if weight.ndim == 2 else "i"
@@ -172,7 +157,7 @@ class DependenceCollector:
             self._enter(found, f"{lead}o", self._layout(n))
         self._note(found if module is None else self._folded(found, n, module, run))
 
-    def _convolution(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def note_convolution(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         kernel = convolution_of(n, module, run.env.__getitem__)
         if kernel is None:
             raise _UnclearError
@@ -188,6 +173,12 @@ class DependenceCollector:
         foldable = module is not None and kernel.unpadded and kernel.groups == 1
         self._note(self._folded(found, n, module, run, channel) if foldable else found)
 
+    def note_product(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
+        self._product(n, 0, run)
+
+    def note_added_product(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
+        self._product(n, 1, run)
+
     def _product(self, n: fx.Node, first_place: int, run: ConstancyRun) -> None:
         a, b = _tensor(n, first_place, ""), _tensor(n, first_place + 1, "")
         one, two = run.env[a].ndim, run.env[b].ndim
@@ -196,7 +187,7 @@ class DependenceCollector:
         second = "i" if two == 1 else f"{batch[len(batch) - two + 2 :]}ir"
         self._letters_note([a, b], [first, second], "i", run)
 
-    def _einsum(self, n: fx.Node, run: ConstancyRun) -> None:
+    def note_einsum(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
         spelt = parse_einsum(n.args[0], [run.env[tensor].ndim for tensor in tensors])
         if spelt is None:
@@ -205,7 +196,7 @@ class DependenceCollector:
         summed = "".join(dict.fromkeys(k for own in inputs for k in own if k not in output))
         self._letters_note(tensors, inputs, summed, run)
 
-    def _bilinear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def note_bilinear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         one, two = _tensor(n, 0, "input1"), _tensor(n, 1, "input2")
         lead = _letters(one, run)[:-1]
         factors = [(self._possible(one, run), f"{lead}i"), (self._possible(two, run), f"{lead}j")]
@@ -214,7 +205,7 @@ class DependenceCollector:
             self._enter(found, f"{lead}{letter}", self._layout(node))
         self._note(found)
 
-    def _dot_products(self, n: fx.Node, run: ConstancyRun) -> None:
+    def note_dot_product_attention(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         if argument(n, 7, "enable_gqa", False):
             raise _UnclearError
         query, key, value = (_tensor(n, i, name) for i, name in enumerate(("query", "key", "value")))
@@ -229,13 +220,13 @@ class DependenceCollector:
         dims = [dim] if isinstance(dim, int) else dim if isinstance(dim, tuple | list) else range(len(letters))
         self._letters_note([x], [letters], "".join(letters[d] for d in dims), run)
 
-    def _recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def note_recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """A state may hold anything: a hidden unit leaves if no weight that is left reads it."""
         x = _tensor(n, 0, "input")
         if not isinstance(run.env[x], torch.Tensor):  # packed
             raise _UnclearError
         lead = _letters(x, run)[:-1]
-        for name, full in self._own(n, module).items():
+        for name, full in self._tensor_names(n, module).items():
             if not name.startswith("weight"):
                 continue
             found = Sum([(_bools(getattr(module, name) != 0), "oi")], "i")
@@ -245,12 +236,12 @@ class DependenceCollector:
                 self._enter(found, f"{lead}i", self._layout(x))
             self._note(found)
 
-    def _attention(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def note_attention(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """What is read by the projections, and the heads by the last of them."""
         sources = [_tensor(n, i, name) for i, name in enumerate(("query", "key", "value"))]
         packed = module.in_proj_weight is not None
         names = ["in_proj_weight"] * 3 if packed else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
-        own = self._own(n, module)
+        own = self._tensor_names(n, module)
         for x, name in zip(sources, names, strict=True):
             lead = _letters(x, run)[:-1]
             found = Sum([(self._possible(x, run), f"{lead}i"), (_bools(getattr(module, name) != 0), "oi")], "i")
@@ -296,7 +287,7 @@ class DependenceCollector:
 
     def _plain(self, n: fx.Node, module: nn.Module) -> bool:
         """A layer called once, of torch's own making, whose bias is nobody else's."""
-        own = self._own(n, module)
+        own = self._tensor_names(n, module)
         shared = [name for name, first in self._names.items() if first == own.get("bias")]
         torchs = type(module).forward.__module__.startswith("torch.")
         return torchs and self._calls[str(n.target)] == 1 and len(shared) < 2 and not _hooked(module)
@@ -309,7 +300,7 @@ class DependenceCollector:
     def _layout(self, node: Any) -> Any:
         return self._coupling.activations.get(node.name) if isinstance(node, fx.Node) else None
 
-    def _own(self, n: fx.Node, module: nn.Module | None) -> dict[str, str]:
+    def _tensor_names(self, n: fx.Node, module: nn.Module | None) -> dict[str, str]:
         """A layer's own tensors by the names they go by."""
         if module is None:
             return {}
@@ -344,7 +335,7 @@ def _tensor(n: fx.Node, position: int, name: str) -> fx.Node:
     return found
 
 
-def _place_by_place(rule: Rule | None) -> bool:
+def _place_by_place(rule: ChannelRule | None) -> bool:
     """True if no sum over channels hides behind a rule; what a user registered may be anything."""
     return rule is None or effect_of(rule) is not Effect.UNKNOWN
 
@@ -353,7 +344,7 @@ def _hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def _units(layout: Any) -> list[Numbers]:
+def _units(layout: Any) -> list[LabelArray]:
     if isinstance(layout, Layout):
         return [units for axis in layout.axes for units in axis]
     if isinstance(layout, Mapping):

@@ -27,7 +27,7 @@ _PRICINGS = 12  # prices settle within a percent in half as many
 
 
 @dataclass(frozen=True)
-class Rule:
+class WidthRule:
     """How wide a group is: from it, its evidence, its price and a generosity to the share of its units that stay.
 
     The share rises with generosity, from none to all. The price of a group is what would hang on it at its full width,
@@ -65,12 +65,12 @@ def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: fl
     return generosity * evidence.density * math.prod(_balance_factors(group, price).values())
 
 
-RULES: dict[str, Rule] = {
-    "balance": Rule(_balance, priced=True, factors=_balance_factors),
-    "density": Rule(lambda group, evidence, price, generosity: generosity * evidence.density),
-    "sqrt": Rule(lambda group, evidence, price, generosity: generosity * math.sqrt(evidence.density), power=0.5),
+RULES: dict[str, WidthRule] = {
+    "balance": WidthRule(_balance, priced=True, factors=_balance_factors),
+    "density": WidthRule(lambda group, evidence, price, generosity: generosity * evidence.density),
+    "sqrt": WidthRule(lambda group, evidence, price, generosity: generosity * math.sqrt(evidence.density), power=0.5),
     # Every unit by its own density: a group of a few dense units and many empty ones keeps the few.
-    "units": Rule(
+    "units": WidthRule(
         lambda group, evidence, price, generosity: float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
     ),
 }
@@ -108,7 +108,7 @@ def allowed_widths(limits: Limits, group: Group) -> list[int]:
 
 
 def widths_for(
-    groups: Iterable[Group], evidence: Evidence, rule: Rule, limits: Limits, budgets: Sequence[Budget]
+    groups: Iterable[Group], evidence: Evidence, rule: WidthRule, limits: Limits, budgets: Sequence[Budget]
 ) -> Widths:
     """The most generous widths within all budgets, then rounded, the rounding's error given back."""
     groups = [group for group in groups if not why_kept(limits, group)]

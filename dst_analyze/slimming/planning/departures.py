@@ -1,7 +1,7 @@
 """Why a width departs from the ranking: which quantity of the rule outweighs the layer's rank.
 
-The share that a group keeps is a product (see `Rule`): what its masks show where it is made and where it is read, how
-many layers use it, its price and its width. A row departs if its layers rank first and it keeps clearly more of its
+The share that a group keeps is a product (see `WidthRule`): what its masks show where it is made and where it is read,
+how many layers use it, its price and its width. A row departs if its layers rank first and it keeps clearly more of its
 width than thinning all groups alike would leave, or if they rank last and it keeps clearly less. The reason is the
 factor that is furthest from the mean of all groups in that direction; what no factor explains is rounding or a limit.
 """
@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from dst_analyze.channels.groups import Coupling, Group
-from dst_analyze.slimming.planning.budget import Budget, Rule, allowed_widths, prices_at, share_alike, why_kept
+from dst_analyze.slimming.planning.budget import Budget, WidthRule, allowed_widths, prices_at, share_alike, why_kept
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
 from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, Limits, SlimPlan
 from dst_analyze.slimming.planning.ranked import Ranked
@@ -33,7 +33,7 @@ class Explainer:
 
     coupling: Coupling
     evidence: Evidence
-    rule: Rule
+    rule: WidthRule
     limits: Limits
     budgets: Mapping[str, Budget]
     """By what they count: "params", "macs"."""

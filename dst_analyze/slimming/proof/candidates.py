@@ -31,7 +31,9 @@ class Candidate:
     plan: SlimPlan | None
 
 
-def contenders(traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> list[Candidate]:
+def list_candidates(
+    traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan
+) -> list[Candidate]:
     """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
     # By the budget the suggestion was made for; each as large as the suggestion came out.
     counted = [name for name in plan.asked if name != "latency"] or ["params"]
@@ -75,16 +77,16 @@ class TensorCallAdapter(nn.Module):
         return self.graph(*Inputs(args, kwargs).tensors())
 
 
-def fresh(contender: Candidate, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
-    """A contender with untrained weights, drawn from the seed that is set.
+def build_candidate(candidate: Candidate, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
+    """A candidate with untrained weights, drawn from the seed that is set.
 
     Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
     their own initialisation would have: thinned models start on equal terms with the dense one.
     """
     dense = source.untrained()
-    if contender.plan is None:
+    if candidate.plan is None:
         return dense
-    built = slim(traced, contender.plan.removal, coupling=coupling, weights=dense)
+    built = slim(traced, candidate.plan.removal, coupling=coupling, weights=dense)
     with torch.no_grad():
         for name, factor in _factors(coupling, dict(built.named_parameters())).items():
             built.get_parameter(name).mul_(factor)

@@ -25,7 +25,7 @@ from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import check_plan_fits
-from dst_analyze.slimming.proof.candidates import Candidate, contenders, fresh
+from dst_analyze.slimming.proof.candidates import Candidate, build_candidate, list_candidates
 from dst_analyze.slimming.proof.timing import milliseconds
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
@@ -37,7 +37,7 @@ from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded, trained_mo
 
 
 class _Scored(Json):
-    """One training of one contender, as it is kept."""
+    """One training of one candidate, as it is kept."""
 
     plan: str
     steps: int
@@ -46,16 +46,16 @@ class _Scored(Json):
 
 @dataclass(frozen=True)
 class CandidateRun:
-    """One training of one contender, for an engine to run. The coupling is not sent along: it is found anew there."""
+    """One training of one candidate, for an engine to run. The coupling is not sent along: it is found anew there."""
 
-    contender: Candidate
+    candidate: Candidate
     seed: int
     coupling: Coupling | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
         """Unique within one proof."""
-        return f"{self.contender.name}, seed {self.seed}"
+        return f"{self.candidate.name}, seed {self.seed}"
 
     def run(self, task: Task, emit: Emit) -> Outcome:
         """Train the model and return its score."""
@@ -63,7 +63,7 @@ class CandidateRun:
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
         return Outcome(
-            self, trained_score(task, self.coupling or couple_channels(task.traced), self.contender, self.seed)
+            self, trained_score(task, self.coupling or couple_channels(task.traced), self.candidate, self.seed)
         )
 
     def failed(self, reason: str, seconds: float) -> Outcome:
@@ -75,14 +75,14 @@ class CandidateRun:
         return Notice(f"{self.name} starts again: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return CandidateRun, (self.contender, self.seed)
+        return CandidateRun, (self.candidate, self.seed)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a match ended: with a score, diverged (None), or not at all, for a ``reason``."""
+    """How a run ended: with a score, diverged (None), or not at all, for a ``reason``."""
 
-    match: CandidateRun
+    run: CandidateRun
     score: float | None
     reason: str = ""
 
@@ -151,31 +151,31 @@ def verify_task_plan(
     if seeds < 1:
         raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
     coupling = couple_channels(task.traced)
-    found = contenders(task.traced, coupling, record, plan)
+    found = list_candidates(task.traced, coupling, record, plan)
     scores: dict[tuple[str, int], float | None] = {}
 
-    def count(match: CandidateRun, score: float | None) -> None:
-        scores[match.contender.name, match.seed] = score
-        listener(CandidateTrained(match.contender.name, match.seed, score))
+    def count(run: CandidateRun, score: float | None) -> None:
+        scores[run.candidate.name, run.seed] = score
+        listener(CandidateTrained(run.candidate.name, run.seed, score))
 
     engine = engine or InProcessEngine()
-    matches = [CandidateRun(contender, seed, coupling) for seed in range(seeds) for contender in found]
-    kept = {match.name: there for match in matches if (there := _kept(keep_in, match, task.steps))}
-    listener(ProofStarted(len(matches), len(kept), task.steps, engine.jobs))
-    for match in matches:
-        if match.name in kept:
-            count(match, kept[match.name].score)
-    missing = [match for match in matches if match.name not in kept]
+    runs = [CandidateRun(candidate, seed, coupling) for seed in range(seeds) for candidate in found]
+    kept = {run.name: there for run in runs if (there := _read_score(keep_in, run, task.steps))}
+    listener(ProofStarted(len(runs), len(kept), task.steps, engine.jobs))
+    for run in runs:
+        if run.name in kept:
+            count(run, kept[run.name].score)
+    missing = [run for run in runs if run.name not in kept]
     with closing(engine.run(task, missing, listener)) as outcomes:
         for outcome in outcomes:
             if outcome.reason:
                 raise DstError(
-                    f"the training of {outcome.match.name} failed: {outcome.reason}",
+                    f"the training of {outcome.run.name} failed: {outcome.reason}",
                     hint="what has been trained is kept: the same command goes on from there" if keep_in else "",
                 )
             if keep_in is not None:
-                _keep(keep_in, outcome.match, task.steps, outcome.score)
-            count(outcome.match, outcome.score)
+                _save_score(keep_in, outcome.run, task.steps, outcome.score)
+            count(outcome.run, outcome.score)
     with torch_threads(task.threads):
         costs = dict(zip((c.name for c in found), _measured(task, coupling, found), strict=True))
     return Verification(
@@ -197,15 +197,15 @@ def verify_task_plan(
     )
 
 
-def trained(task: Task, coupling: Coupling, contender: Candidate, seed: int) -> nn.Module:
-    """A contender trained from scratch on the task's budget."""
-    return trained_model(task, lambda: fresh(contender, task.traced, coupling, task.source), seed)
+def trained(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> nn.Module:
+    """A candidate trained from scratch on the task's budget."""
+    return trained_model(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
 
 
-def trained_score(task: Task, coupling: Coupling, contender: Candidate, seed: int) -> float | None:
-    """How a contender does after its training; None if it diverged."""
+def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> float | None:
+    """How a candidate does after its training; None if it diverged."""
     try:
-        model = trained(task, coupling, contender, seed)
+        model = trained(task, coupling, candidate, seed)
     except DivergedError:
         return None
     with seeded(seed):
@@ -219,7 +219,7 @@ def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Ite
     objective = task.objective(task.traced.model)
     inputs = objective.inputs(batch)
     with seeded(0):
-        models = [fresh(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
+        models = [build_candidate(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
     for model, taken in zip(models, milliseconds(models, inputs.call, task.device), strict=True):
         yield round(taken, 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
 
@@ -240,27 +240,27 @@ def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
     return sum(saved.values()) + sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def _file(folder: Path, match: CandidateRun) -> Path:
-    return folder / f"{match.contender.name},seed={match.seed}.json"
+def _file(folder: Path, run: CandidateRun) -> Path:
+    return folder / f"{run.candidate.name},seed={run.seed}.json"
 
 
-def _digest(contender: Candidate) -> str:
+def _digest(candidate: Candidate) -> str:
     """Of what is removed, which alone decides how a training goes: a reason put in other words is no other plan."""
-    text = "" if contender.plan is None else json.dumps(contender.plan.removal)
+    text = "" if candidate.plan is None else json.dumps(candidate.plan.removal)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _kept(folder: Path | None, match: CandidateRun, steps: int) -> _Scored | None:
+def _read_score(folder: Path | None, run: CandidateRun, steps: int) -> _Scored | None:
     if folder is None:
         return None
     try:
-        kept = read_json(_file(folder, match), _Scored)
+        kept = read_json(_file(folder, run), _Scored)
     except FolderError:
         return None
-    return kept if kept.plan == _digest(match.contender) and kept.steps == steps else None
+    return kept if kept.plan == _digest(run.candidate) and kept.steps == steps else None
 
 
-def _keep(folder: Path, match: CandidateRun, steps: int, score: float | None) -> None:
+def _save_score(folder: Path, run: CandidateRun, steps: int, score: float | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    scored = _Scored(plan=_digest(match.contender), steps=steps, score=score)
-    write_bytes(_file(folder, match), f"{scored.model_dump_json()}\n".encode())
+    scored = _Scored(plan=_digest(run.candidate), steps=steps, score=score)
+    write_bytes(_file(folder, run), f"{scored.model_dump_json()}\n".encode())

@@ -100,7 +100,7 @@ class _Writer:
         if node.target is operator.setitem or not node.users:
             return [_INDENT + wrapped(text, _INDENT)]
         heir = next((arg for arg in dying if arg.meta.get("is_tensor") and node.meta.get("is_tensor")), None)
-        self.names[node] = self._keep(self.names[heir]) if heir else self._fresh(_short_name(node))
+        self.names[node] = self._reserve(self.names[heir]) if heir else self._fresh(_short_name(node))
         if node.target in _IN_PLACE:  # changes its first argument, which may live on under its own name
             first, second = self._value(node.args[0]), self._value(node.args[1])
             given_on = [] if self.names[node] == first else [f"{_INDENT}{self.names[node]} = {first}"]
@@ -111,9 +111,9 @@ class _Writer:
         """A name no living variable has."""
         base = identifier(wish, self._imported)
         names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
-        return self._keep(next(name for name in names if name not in self._alive))
+        return self._reserve(next(name for name in names if name not in self._alive))
 
-    def _keep(self, name: str) -> str:
+    def _reserve(self, name: str) -> str:
         self._alive.add(name)
         return name
 

@@ -121,7 +121,7 @@ def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module 
         data = given.get(name, tensor).detach()
         if (layout := slimming.coupling.parameters.get(names[name])) is not None:
             for dim in (dim for dim in range(data.ndim) if layout.axes[dim]):
-                kept = torch.from_numpy(np.flatnonzero(layout.kept(slimming.keep, dim)))
+                kept = torch.from_numpy(np.flatnonzero(layout.kept_places(slimming.keep, dim)))
                 data = data.index_select(dim, kept.to(data.device))
         data = data.clone()
         memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data

@@ -33,8 +33,8 @@ class Slimming:
 
     def kept_before(self, layout: Layout, dim: int, place: int) -> int:
         """How many of the first ``place`` places along an axis are left."""
-        return int(layout.kept(self.keep, dim)[:place].sum())
+        return int(layout.kept_places(self.keep, dim)[:place].sum())
 
     def groups_left(self, layout: Layout, dim: int, groups: int) -> int:
         """How many of a number of equal groups along an axis have anything left."""
-        return int(np.asarray(layout.kept(self.keep, dim)).reshape(groups, -1).any(axis=1).sum())
+        return int(np.asarray(layout.kept_places(self.keep, dim)).reshape(groups, -1).any(axis=1).sum())

@@ -13,6 +13,7 @@ from torch import fx
 from dst_analyze.channels.groups import Layout
 from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
 from dst_analyze.channels.rules.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE
+from dst_analyze.model.families import family_of_call
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
 
@@ -66,8 +67,13 @@ def fit_call(site: CallSite) -> None:
         return  # sizes among themselves: what is made of them is judged where it is used
     if effect is Effect.ELEMENTWISE:
         _keep_numbers(site)
-    elif (fit := _FITS.get(op_name(site.node, None))) is not None:
+    elif (fit := _fit_for(op_name(site.node, None))) is not None:
         fit(site)
+
+
+def _fit_for(op: str) -> Fit | None:
+    family = family_of_call(None, op)
+    return family.surgery.find(layer=False) if family is not None else _FITS.get(op)
 
 
 def _keep_numbers(site: CallSite) -> None:
@@ -141,8 +147,7 @@ def _made(site: CallSite) -> None:
     _sizes(site, infer=False, start=0)
 
 
-@_fits("unflatten")
-def _unflatten(site: CallSite) -> None:
+def fit_unflatten(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is None:
         return
@@ -214,7 +219,7 @@ def _moved(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
     start, stop, step = slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim])
     borders = [site.slimming.kept_before(layout, dim, place) for place in (start, stop)]
     now = site.values(item)
-    after = int(layout.kept(site.slimming.keep, dim).sum())
+    after = int(layout.kept_places(site.slimming.keep, dim).sum())
     if step != 1 or list(now.indices(after))[:2] == borders:
         return item
     return slice(None if item.start is None else borders[0], None if item.stop is None else borders[1], item.step)
@@ -233,8 +238,7 @@ def _narrow(site: CallSite) -> None:
         site.set(3, "length", site.slimming.kept_before(layout, dim, start + length) - first)
 
 
-@_fits("layer_norm", "rms_norm")
-def _normalized_shape(site: CallSite) -> None:
+def fit_layer_norm(site: CallSite) -> None:
     items = site.argument(1, "normalized_shape")
     if isinstance(items, fx.Node):
         items = site.values(items)
@@ -242,17 +246,17 @@ def _normalized_shape(site: CallSite) -> None:
     site.set(1, "normalized_shape", tuple(_fitted(site, list(items), expected, infer=False)))
 
 
-@_fits("group_norm")
-def _group_norm(site: CallSite) -> None:
+def fit_group_norm(site: CallSite) -> None:
     layout = site.input_layout()
     if layout is not None:
         groups = site.old(site.argument(1, "num_groups"))
         site.set(1, "num_groups", site.slimming.groups_left(layout, 1, groups))
 
 
-@_fits("conv1d", "conv2d", "conv3d")
-def _convolution(site: CallSite) -> None:
-    """A number of groups that is computed from sizes, such as that of the channels, comes out right by itself."""
+def fit_convolution(site: CallSite) -> None:
+    """Set the number of groups, unless it is computed from sizes and right already; transposed ones stay."""
+    if "transpose" in op_name(site.node, None):
+        return
     groups = site.values(site.argument(6, "groups", 1))
     x, weight = site.values(site.argument(0, "input")), site.values(site.argument(1, "weight"))
     fitting = x.shape[x.ndim - weight.ndim + 1] // weight.shape[1]
@@ -260,8 +264,7 @@ def _convolution(site: CallSite) -> None:
         site.set(6, "groups", fitting)
 
 
-@_fits("scaled_dot_product_attention")
-def _attention(site: CallSite) -> None:
+def fit_attention(site: CallSite) -> None:
     """The scale the weights were trained with, where channels of a head have left."""
     layout = site.input_layout()
     if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:

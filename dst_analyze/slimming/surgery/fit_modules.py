@@ -1,57 +1,92 @@
-"""Layers fitted to the widths that are left: their tensors are cut already, the numbers on their labels follow."""
+"""Adjust layers to their cut tensors: sizes such as `in_features` are set to what is left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
 
 from dst_analyze.channels.rule_call import fit_of
-from dst_analyze.channels.rules.linear import groups_leave_whole
+from dst_analyze.channels.rules.convolution import groups_leave_whole
+from dst_analyze.model.families import family_of_layer
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
 
-def fit_module(module: Any, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
-    """A copy of a layer, its tensors already cut, with the numbers on its label made true."""
+@dataclass(frozen=True)
+class ModuleSite:
+    """A call of a layer whose tensors are cut already: the layer, and what it is about to read."""
+
+    module: Any
+    node: fx.Node
+    input: torch.Tensor | None
+    slimming: Slimming
+
+
+def fit_module(module: nn.Module, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
+    """Return a layer whose tensors are cut already with sizes that fit them; attention may become another layer."""
+    if (registered := fit_of(module)) is not None:
+        registered(module)
+        return module
+    family = family_of_layer(type(module))
+    fit = family.surgery.find(layer=True) if family is not None else None
+    if fit is None:
+        return module
     tensor = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
-    if (fit := fit_of(module)) is not None:
-        fit(module)
-    elif isinstance(module, nn.Linear):
-        module.out_features, module.in_features = module.weight.shape
-    elif isinstance(module, nn.Bilinear):
-        module.out_features, module.in1_features, module.in2_features = module.weight.shape
-    elif isinstance(module, nn.modules.conv._ConvNd):
-        _fit_convolution(module, tensor)
-    elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        module.num_embeddings, module.embedding_dim = module.weight.shape
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        sizes = [t.shape[0] for t in (module.weight, module.running_mean) if t is not None]
-        module.num_features = next(iter(sizes), module.num_features)
-    elif isinstance(module, nn.LayerNorm | nn.RMSNorm) and tensor is not None:
-        module.normalized_shape = tuple(tensor.shape[-len(module.normalized_shape) :])
-    elif isinstance(module, nn.GroupNorm) and tensor is not None:
-        layout = slimming.layout(node.all_input_nodes[0])
-        if module.num_channels != tensor.shape[1]:
-            module.num_groups = slimming.groups_left(layout, 1, module.num_groups)
-            module.num_channels = tensor.shape[1]
-    elif isinstance(module, nn.PReLU):
-        module.num_parameters = module.weight.numel()
-    elif isinstance(module, nn.Unflatten):
-        dim, expected = module.dim, slimming.expected(slimming.layout(node))
-        if isinstance(dim, int) and tensor is not None:
-            start, count = dim % tensor.ndim, len(module.unflattened_size)
-            module.unflattened_size = expected[start : start + count]
-    elif isinstance(module, nn.RNNBase | nn.modules.rnn.RNNCellBase):
-        _fit_recurrent(module)
-    elif isinstance(module, nn.MultiheadAttention):
-        return _head_attention(module)
-    return module  # type: ignore[no-any-return]
+    replaced: nn.Module | None = fit(ModuleSite(module, node, tensor, slimming))
+    return module if replaced is None else replaced
 
 
-def _fit_convolution(module: Any, x: torch.Tensor | None) -> None:
+# --- one function per family, named in the table of families ------------------------------------------------------
+
+
+def fit_linear(site: ModuleSite) -> None:
+    site.module.out_features, site.module.in_features = site.module.weight.shape
+
+
+def fit_bilinear(site: ModuleSite) -> None:
+    site.module.out_features, site.module.in1_features, site.module.in2_features = site.module.weight.shape
+
+
+def fit_embedding(site: ModuleSite) -> None:
+    site.module.num_embeddings, site.module.embedding_dim = site.module.weight.shape
+
+
+def fit_batch_norm(site: ModuleSite) -> None:
+    module = site.module
+    sizes = [tensor.shape[0] for tensor in (module.weight, module.running_mean) if tensor is not None]
+    module.num_features = next(iter(sizes), module.num_features)
+
+
+def fit_layer_norm(site: ModuleSite) -> None:
+    if site.input is not None:
+        site.module.normalized_shape = tuple(site.input.shape[-len(site.module.normalized_shape) :])
+
+
+def fit_group_norm(site: ModuleSite) -> None:
+    module = site.module
+    if site.input is not None and module.num_channels != site.input.shape[1]:
+        layout = site.slimming.layout(site.node.all_input_nodes[0])
+        module.num_groups = site.slimming.groups_left(layout, 1, module.num_groups)
+        module.num_channels = site.input.shape[1]
+
+
+def fit_prelu(site: ModuleSite) -> None:
+    site.module.num_parameters = site.module.weight.numel()
+
+
+def fit_unflatten(site: ModuleSite) -> None:
+    dim, expected = site.module.dim, site.slimming.expected(site.slimming.layout(site.node))
+    if isinstance(dim, int) and site.input is not None:
+        start, count = dim % site.input.ndim, len(site.module.unflattened_size)
+        site.module.unflattened_size = expected[start : start + count]
+
+
+def fit_convolution(site: ModuleSite) -> None:
+    module, x = site.module, site.input
     transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
     first, second = module.weight.shape[:2]
     if module.groups > 1 and x is not None:
@@ -63,19 +98,23 @@ def _fit_convolution(module: Any, x: torch.Tensor | None) -> None:
     module.in_channels = first if transposed else second * module.groups
 
 
-def _fit_recurrent(module: Any) -> None:
-    if hasattr(module, "num_layers"):
-        module.input_size = module.weight_ih_l0.shape[1]
-        module.hidden_size = module.weight_hh_l0.shape[1]
-        if module.proj_size:
-            module.proj_size, module.hidden_size = module.weight_hr_l0.shape
-        module.flatten_parameters()
-    else:
-        module.hidden_size, module.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
+def fit_recurrent(site: ModuleSite) -> None:
+    module = site.module
+    module.input_size = module.weight_ih_l0.shape[1]
+    module.hidden_size = module.weight_hh_l0.shape[1]
+    if module.proj_size:
+        module.proj_size, module.hidden_size = module.weight_hr_l0.shape
+    module.flatten_parameters()
 
 
-def _head_attention(module: nn.MultiheadAttention) -> nn.Module:
-    """Attention that lost heads or channels, in a form that can have lost them; untouched attention as it was."""
+def fit_recurrent_cell(site: ModuleSite) -> None:
+    module = site.module
+    module.hidden_size, module.input_size = module.weight_hh.shape[1], module.weight_ih.shape[1]
+
+
+def fit_attention(site: ModuleSite) -> nn.Module:
+    """Return a `HeadAttention` if heads or channels were removed, else the layer as it is."""
+    module: nn.MultiheadAttention = site.module
     packed = module.in_proj_weight is not None
     inner = module.out_proj.weight.shape[1]
     embed = module.in_proj_weight.shape[1] if packed else module.q_proj_weight.shape[1]
