@@ -100,12 +100,12 @@ def test_a_run_knows_its_weights_again(here, capsys):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: None, "there are no weights: No such file"),
-        (lambda path: path.write_bytes(b"no weights at all"), "these are no weights"),
-        (lambda path: path.mkdir(), "there are no weights"),
-        (lambda path: torch.save([1, 2], path), "there is no state dict in here, but a list"),
-        (lambda path: torch.save({"epoch": 3}, path), "there is no state dict in here"),
-        (lambda path: torch.save(nn.Linear(2, 2), path), "these are no weights"),
+        (lambda path: None, "the weights cannot be read: No such file"),
+        (lambda path: path.write_bytes(b"no weights at all"), "the file holds no weights"),
+        (lambda path: path.mkdir(), "the weights cannot be read"),
+        (lambda path: torch.save([1, 2], path), "the file holds no state dict, but a list"),
+        (lambda path: torch.save({"epoch": 3}, path), "the file holds no state dict"),
+        (lambda path: torch.save(nn.Linear(2, 2), path), "the file holds no weights"),
         (lambda path: torch.save(net(12).state_dict(), path), r"0.weight is \[12, 8\] in the file, \[16, 8\] in the"),
         (lambda path: torch.save(net()[:2].state_dict(), path), "2.weight is no such tensor in the file"),
         (lambda path: torch.save({**net().state_dict(), "x": torch.ones(1)}, path), r"x is \[1\] in the file, no such"),
