@@ -17,7 +17,7 @@ from dst_analyze.model import families
 from dst_analyze.model.families import FAMILIES, Handlers, LayerFamily, family_of_layer
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.trace import trace_model
-from dst_analyze.slimming.exact.remove import exact_slim
+from dst_analyze.slimming.exact.remove import remove_dead_channels
 from dst_analyze.slimming.surgery.build import slim
 
 COLUMNS = {
@@ -118,7 +118,7 @@ def test_every_stage_takes_its_function_from_the_table(monkeypatch: pytest.Monke
     monkeypatch.setattr(families, "resolve", recorded)
     traced = trace_model(_Net(), torch.randn(5, 4))
     small = slim(traced, {"first": [0, 1]})
-    exact_slim(_Net(), torch.randn(5, 4))
+    remove_dead_channels(_Net(), torch.randn(5, 4))
     assert small.get_submodule("norm").num_features == 4
     for name in (
         f"{families.AUDIT}:linear_weights",

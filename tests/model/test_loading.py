@@ -447,7 +447,7 @@ TWO_NEEDY = """
     ("text", "target", "cause", "hint"),
     [
         ("", "", "mymodel.py defines no model: no build_model(), no `model`, no", "define build_model() that returns"),
-        (IMPORTED_ONLY, "", "mymodel.py has no model: ", "or name it: mymodel.py:NAME"),
+        (IMPORTED_ONLY, "", "mymodel.py defines no model: ", "or name it: mymodel.py:NAME"),
         (net(TWO), "", "mymodel.py has 2 classes that could be the model: Net, Other.", "choose one, mymodel.py:Other"),
         (TWO_NEEDY, "", "can be built with no arguments: A(depth), B(width, depth).", "mymodel.py:B --model-arg name="),
         (NET, ":Nett", "There is no 'Nett' in mymodel.py.", "did you mean Net?"),
