@@ -25,7 +25,7 @@ def join_elementwise(call: Call, acts: Sequence[LabelledTensor], shape: Sequence
 def contract(
     call: Call, operands: Sequence[tuple[LabelledTensor, str]], output: str, *, weights: bool = True
 ) -> LabelledTensor:
-    """Return the labels of an einsum: letters of several operands are joined, letters that are summed over vanish.
+    """Return the labels of an einsum: letters of several operands are joined, summed ones vanish.
 
     A family that varies along a summed letter and along one that stays (a head's channels, and the heads) is joined
     along the summed one: heads are removed whole.
@@ -113,7 +113,7 @@ def _aligned(act: LabelledTensor, ndim: int) -> LabelledTensor:
 
 
 def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
-    """Return clusters of families that share an axis, across all acts; each has a list of families per act."""
+    """Return clusters of families that share an axis; each has a list of families per act."""
     clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
     for index, act in enumerate(acts):
         for family in act.families:
@@ -146,7 +146,7 @@ def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list
 
 
 def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Return one family joined from one of each act; an act without one is broadcast along its axes, or fixed there."""
+    """Return one family joined from one per act; an act without one is broadcast or fixed there."""
     present = [family for family in families if family is not None]
     dims = {dim for family in present for dim in varying(family)}
     widest = max(present, key=lambda family: len(varying(family)))

@@ -1,4 +1,4 @@
-"""`couple_channels`: which channels belong together, found by running the graph once with labels for values.
+"""`couple_channels`: which channels belong together, found by running the graph on labels.
 
 Every axis of every parameter gets unique labels. Channel rules (`rule_call.py`) say how each operation moves labels and
 which it joins. Joined labels are a **unit**, which is removed as a whole. Units that appear in exactly the same tensors
@@ -87,6 +87,7 @@ class _Grouping:
         self._random = np.random.default_rng(0)
 
     def coupling(self) -> Coupling:
+        """Return the coupling that the labels make."""
         activations = {node.name: self._axes(labels) for node, labels in self._run.labels.items()}
         shapes = {name: tuple(t.shape) for name, t in named_tensors(self._run.module)}
         axes: dict[str, list[list[LabelArray]]] = {}
@@ -105,7 +106,7 @@ class _Grouping:
         )
 
     def _sign(self, units: LabelArray) -> None:
-        """Add a random number to the signature of these units; those in the same tensors have the same signature."""
+        """Add a random number to these units' signatures, which are equal for units in the same tensors."""
         self._signature[np.unique(units[units >= 0])] += self._random.integers(1, 2**63, dtype=np.uint64)
 
     def _axes(self, labels: Any) -> Any:

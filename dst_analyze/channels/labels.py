@@ -53,7 +53,7 @@ def collapsed(labels: torch.Tensor) -> torch.Tensor:
 
 
 def slim_view(labels: torch.Tensor) -> torch.Tensor:
-    """Return collapsed labels without repetition: with length 1 along every axis along which they do not vary."""
+    """Return collapsed labels without repetition: with length 1 along axes where they do not vary."""
     kept = varying(labels)
     for dim in range(labels.ndim):
         if dim not in kept:
@@ -152,7 +152,7 @@ class LabelSpace:
             self.frozen.append((stays, reason))
 
     def inexact(self, labels: torch.Tensor, dims: Iterable[int], reason: Reason) -> None:
-        """Note that removing a label along ``dims`` changes the values of the others, even if its values are zero."""
+        """Note that removing a label along ``dims`` changes others' values, even if its own are zero."""
         if dims := tuple(set(dims) & set(varying(labels))):
             self._inexact.append((_numbers(slim_view(labels)), dims, reason))
 
@@ -200,7 +200,10 @@ class LabelSpace:
         return len(self._edges) > before
 
     def _apply_grids(self) -> bool:
-        """Join along all but one axis of each grid, in rounds: a choice for one grid often settles its neighbours."""
+        """Join along all but one axis of each grid; return True if any labels were joined.
+
+        Grids that share units are left for the next call: a choice for one grid often settles its neighbours.
+        """
         roots, before = self.roots(), len(self._edges)
         touched: set[int] = set()
         for labels in self._grids.values():

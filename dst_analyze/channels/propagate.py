@@ -162,7 +162,7 @@ def _constant(value: Any, constant: bool) -> Any:
 
 
 def _is_random_op(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
-    """True for modules like stochastic depth: random in training, the identity in eval mode, without parameters."""
+    """True for modules like stochastic depth: random in training, the identity in eval mode."""
     return (
         is_stochastic(module)
         and len(args) == 1

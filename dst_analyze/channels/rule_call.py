@@ -177,7 +177,7 @@ def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def place_of(node: fx.Node, root: type[nn.Module]) -> str:
-    """Return the module that makes a call, and where its forward is written; only its name if that is torch's."""
+    """Return the module that makes a call, and where its forward is written (unless in torch)."""
     stack = [("", root), *node.meta.get("nn_module_stack", {}).values()]
     if node.op == "call_module" and len(stack) > 1:  # the last is the called layer, the one before it the caller
         stack.pop()
@@ -213,7 +213,7 @@ ChannelRule = Callable[[Call], Any]
 
 
 class Effect(Enum):
-    """What the exactness proof may assume of a rule's operation: all but UNKNOWN hide no sum over channels.
+    """What the exactness proof may assume of an operation: all but UNKNOWN hide no sum over channels.
 
     If an element depends on others along an axis, the rule calls `Call.inexact`.
     """

@@ -10,7 +10,7 @@ Estimator = Callable[[torch.Tensor], torch.Tensor]
 
 
 def long_tail(distance: torch.Tensor) -> torch.Tensor:
-    """Return the paper's H: max(2 − 4|q|, 0.4) up to |q| = 1, zero beyond (the two pieces meet at |q| = 0.4)."""
+    """Return the paper's H: max(2 − 4|q|, 0.4) up to |q| = 1, zero beyond."""
     return distance.mul(-4).add_(2).clamp_(min=0.4).mul_(clipped(distance))
 
 

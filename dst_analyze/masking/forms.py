@@ -1,4 +1,4 @@
-"""The two forms of a masked model: the rewritten graph, where it is proven equal, and the user's modules.
+"""The two forms of a masked model: the rewritten graph if proven equal, and the user's modules.
 
 Proven means equal to the bit in outputs, gradients (weights, thresholds, inputs), buffers and random numbers drawn: in
 the mode that it is used in, at two batch sizes, before and after an optimizer step, with masks that prune. A call that
@@ -59,7 +59,7 @@ class FormChoice:
 
 @dataclass
 class GraphForm:
-    """A graph that may run in place of the modules in one mode, and for which calls that is proven so far."""
+    """A graph that may replace the modules in one mode, and for which calls that is proven so far."""
 
     mode: Mode
     packed: PackedGraph
@@ -86,7 +86,7 @@ class GraphForm:
         return tensors if self.proven[key] else None
 
     def surroundings(self, masked: MaskedModel, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """Return what a proof holds for: device, dtype, autocast; and the inputs' sizes if the graph needs them."""
+        """Return what a proof holds for: device, dtype, autocast, and inputs' sizes if they matter."""
         sizes = tuple(tuple(tensor.shape) for tensor in tensors) if self.packed.fixed_sizes else ()
         return (masked.thresholds.device, masked.thresholds.dtype, *autocast_state(), *sizes)
 

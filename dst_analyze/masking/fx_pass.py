@@ -31,7 +31,7 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
 
 
 class WithWeights(nn.Module):
-    """A module called with given weights in place of its parameters; ``names`` are the parameters' names in it."""
+    """A module called with given weights in place of the parameters called ``names``."""
 
     def __init__(self, module: nn.Module, names: Sequence[tuple[str, ...]]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def rewrite_graph(
 
 
 def inlined_modules(packed: PackedGraph, model: nn.Module) -> list[nn.Module]:
-    """Return the modules whose code the rewritten graph replaces: their hooks do not run, their mode is built in."""
+    """Return the modules whose code the rewritten graph replaces, so that their hooks do not run."""
     called = {str(node.target) for node in packed.nodes if node.op == "call_module"}
     functional = {name for name in called if as_function(model.get_submodule(name)) is not None}
     whole = called - functional
@@ -109,7 +109,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def as_function(module: nn.Module) -> Callable[..., torch.Tensor] | None:
-    """Return the function that a Linear or convolution of torch's exact type calls; None for all other modules."""
+    """Return the function that torch's own Linear or convolution calls; None for other modules."""
     if has_hooks(module) or "forward" in vars(module):
         return None
     if type(module) is nn.Linear:

@@ -1,4 +1,4 @@
-"""The graphs that a masked model can run as: found, proven, built on first use, and left out of copies."""
+"""The graphs that a masked model can run as: found, proven, built on first use, never copied."""
 
 from __future__ import annotations
 

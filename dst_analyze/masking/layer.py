@@ -65,7 +65,7 @@ def flat_layout(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[Mas
 
 @torch.no_grad()
 def units_of(layers: Sequence[MaskedLayer], weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return each layer's unit for thresholds: its weights' mean magnitude, divided by the mean over all thresholds.
+    """Return each layer's unit: its weights' mean magnitude, divided by the mean over thresholds.
 
     Units are one on average, so that an alpha has about the same effect as without units. A layer of zeros has unit 1.
     """

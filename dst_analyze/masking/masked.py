@@ -33,7 +33,7 @@ AskedForm = Literal["auto", "graph", "modules"]
 
 
 class MaskedModel(GraphForms):
-    """A model that computes with masked weights; call it like the original, train it with `sparsity_loss` added.
+    """A model that computes with masked weights; train it with `sparsity_loss` added to the loss.
 
     A weight-standardised or normalised weight is masked before it is standardised: the zeros are in the parameter.
     Make one with `mask_model`.
@@ -115,7 +115,7 @@ class MaskedModel(GraphForms):
 
     @torch.no_grad()
     def add_sparsity_gradient(self, alpha: float) -> None:
-        """Add the gradient of α · L_s to the thresholds' gradient; faster than `sparsity_loss` in the objective.
+        """Add the gradient of α · L_s to the thresholds' gradient, in place of `sparsity_loss`.
 
         Call it between backward and step. It adds −α · exp(−t), equal to the bit to autograd's gradient of
         ``alpha * masked.sparsity_loss()``.
@@ -156,7 +156,7 @@ class MaskedModel(GraphForms):
         return {layer.name: self.masking.of_layer(layer, self.thresholds) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
-        """Reset or hold the thresholds of collapsed layers (see ``on_collapse``), and return the layers' names.
+        """Reset or hold the thresholds of collapsed layers, and return the layers' names.
 
         A layer whose mask keeps at most 1 % counts as collapsed; recurrent layers are exempt, as in the paper. Forward
         passes in training mode do this automatically (`auto_reset`); a model under torch.compile needs the call before
@@ -166,7 +166,7 @@ class MaskedModel(GraphForms):
 
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
-        """Return an ordinary model of the original's class, with pruned weights set to zero and without thresholds."""
+        """Return a model of the original's class, with pruned weights set to zero and no thresholds."""
         plain = copy.deepcopy(self.model)
         for layer, mask in zip(self.layers, self.masks().values(), strict=True):
             plain.get_parameter(layer.aliases[0]).mul_(mask)

@@ -1,4 +1,4 @@
-"""The masked weight, P = W ⊙ 1[|W| > t], as one operator with a hand-written backward (the paper's appendix A.3).
+"""The masked weight, P = W ⊙ 1[|W| > t], as one operator (the paper's appendix A.3).
 
     dW = dP ⊙ (M + |W| ⊙ H(Q))        dt_i = − Σ_j dP_ij W_ij H(Q_ij)        Q = |W| − t
 
@@ -34,7 +34,7 @@ def bool_mask(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
 
 
 def float_mask(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """Return the mask as zeros and ones in the weight's dtype: on a CPU ten times faster to multiply than booleans."""
+    """Return the mask as zeros and ones, with which CPUs multiply ten times faster than with booleans."""
     return torch.gt(magnitude, effective_threshold(threshold), out=torch.empty_like(magnitude))
 
 
@@ -56,7 +56,7 @@ def backward(
 
 @dataclass(frozen=True, eq=False)  # a key of a cache at every step: hashed by identity
 class Masking:
-    """The masking of a group of weights: the estimator; each weight's view, its thresholds' shape and their number."""
+    """The masking of a group of weights: estimator, views, and thresholds' shapes and numbers."""
 
     estimator: str
     views: tuple[tuple[int, ...], ...]

@@ -85,7 +85,7 @@ class Masks(nn.Module):
         return thresholds if self.units is None else thresholds * self.units
 
     def of_layer(self, layer: MaskedLayer, thresholds: torch.Tensor) -> torch.Tensor:
-        """Return a layer's thresholds times their units, in the shape that broadcasts against its weight's view."""
+        """Return a layer's thresholds times their units, in a shape that broadcasts against its view."""
         part = slice(layer.start, layer.stop)
         own = thresholds.detach()[part]
         return (own if self.units is None else own * self.units[part]).view(layer.threshold_shape)

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Substitution:
-    """Some parameters of a module, each by all its names if it is tied, which can be replaced for a while."""
+    """Some parameters of a module, each by all its names, which can be replaced for a while."""
 
     def __init__(self, module: nn.Module, parameters: Iterable[Sequence[str]]) -> None:
         self._slots = [[_slot(module, alias) for alias in aliases] for aliases in parameters]

@@ -97,7 +97,7 @@ def prove_equal(
 
 
 def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
-    """Return a copy with slightly changed weights, so that no zero hides an error, and with half of them pruned."""
+    """Return a half-pruned copy with slightly changed weights, so that no zero hides an error."""
     _seed()
     own = copy.deepcopy(masked)
     own.masking.backend = backend

@@ -14,7 +14,7 @@ layer of torch's, add a row. Each stage looks its own column up and calls what i
 
 The rows name functions rather than import them, because imports point back along the line of stages. A column names
 functions of the stage that looks it up and of no other. Operations that are no layers (addition, `view`, `cat`) are
-not in this table: their rules stand in `channels/rules/`.
+not in this table: their rules are in `channels/rules/`.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def family_of_layer(kind: type[nn.Module]) -> LayerFamily | None:
 
 
 def family_of_call(module: nn.Module | None, function: str) -> LayerFamily | None:
-    """Return the family of a call: of the module that is called, or else of the torch function of this name."""
+    """Return the family of a call: its module's, or else that of the torch function of this name."""
     return _BY_FUNCTION.get(function) if module is None else family_of_layer(type(module))
 
 

@@ -1,4 +1,4 @@
-"""Isolation of a user's model: deep copies to work on; modes, random numbers and settings are restored."""
+"""Isolation of a user's model: deep copies, and restored modes, random numbers and settings."""
 
 from __future__ import annotations
 

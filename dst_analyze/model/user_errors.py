@@ -1,4 +1,4 @@
-"""Errors in a user's code: which line raised them, the user's frames of the traceback, and the wording."""
+"""Errors in a user's code: their line, the user's frames of the traceback, and the wording."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def is_installed(file: str | os.PathLike[str]) -> bool:
 
 
 def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
-    """Return where in the user's code an exception arose, and the calls that led there in at most three lines.
+    """Return where in the user's code an exception arose, and the calls to there in three lines.
 
     If no frame is the user's, the place is the file alone. The whole traceback, which would hide the error's cause
     and hint, is shown with ``--debug``.
@@ -90,7 +90,7 @@ def headline(error: BaseException) -> str:
 def user_code(
     what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
 ) -> Iterator[None]:
-    """Turn whatever the user's code raises inside the block into a `DstError` with the user's frames only."""
+    """Turn what the user's code raises inside the block into a `DstError` with the user's frames."""
     try:
         yield
     except DstError:
@@ -145,7 +145,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return the innermost line of model code in an exception's traceback: not torch's, not this package's."""
+    """Return the innermost line of model code in a traceback: not torch's, not this package's."""
     frames = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if _is_model(f)]
     return frames[-1] if frames else ""
 

@@ -13,7 +13,7 @@ from dst_analyze.channels.rules.recurrent import join_gates, label_last_axis, pa
 
 
 def attention_layer(call: Call) -> Any:
-    """Join the channels of nn.MultiheadAttention: by heads inside, separately for its inputs and its outputs."""
+    """Join the channels of nn.MultiheadAttention: heads inside; inputs and outputs separately."""
     module: Any = call.module
     query, key, value = (call.get(i, name) for i, name in enumerate(("query", "key", "value")))
     per_head = call.result[1] is not None and call.result[1].ndim == query.ndim + 1

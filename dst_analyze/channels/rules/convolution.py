@@ -22,7 +22,10 @@ def convolution(
     *,
     transposed: bool = False,
 ) -> LabelledTensor:
-    """Join the channels of a convolution; its weight is [out, in / groups, ...], or [in, out / groups, ...]."""
+    """Join the channels of a convolution; kernels keep their size.
+
+    The weight is [out, in / groups, ...], that of a transposed convolution [in, out / groups, ...].
+    """
     channel = x.ndim - weight.ndim + 1
     if groups > 1 and not weight.constant:  # groups are samples here, each with a different kernel
         call.freeze((*x.families, *weight.families, *(bias.families if bias is not None else ())), "kernels per sample")
@@ -82,7 +85,7 @@ def _grouped(
     *,
     transposed: bool,
 ) -> list[torch.Tensor]:
-    """Join channels so that groups keep equal sizes: by whole groups if there are many, else by place in each group.
+    """Join channels so that groups keep equal sizes: whole groups if there are many, else by place.
 
     One axis of the weight numbers all channels of its side, the other only those within a group.
     """

@@ -123,7 +123,7 @@ def _vector_norm(call: Call) -> Any:
 
 @rules("max", "min", "median", effect=Effect.NO_HIDDEN_SUM)
 def _extremum(call: Call) -> Any:
-    """Compute the extremum of two tensors element by element, or of one along an axis, with its positions."""
+    """Compute the extremum of two tensors by element, or of one along an axis, with its positions."""
     if len(call.acts) == 2:
         return elementwise(call)
     dim = call.get(1, "dim")
@@ -145,7 +145,7 @@ def _argmax(call: Call) -> Any:
 
 
 def reduced(call: Call, x: LabelledTensor, dims: Iterable[int]) -> Any:
-    """Return the labels left when axes are reduced; the result's shape shows whether they are kept with length 1."""
+    """Return the labels left when axes are reduced, with the axes of the call's result."""
     gone = set(dims)
     if call.op not in EXACT_SUMS:
         call.inexact(x, gone, f"the {call.op} is taken over the axis")

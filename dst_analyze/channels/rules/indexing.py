@@ -1,4 +1,4 @@
-"""Rules for operations that read or write at computed positions, or read neighbours: unpooling, sampling, sorting.
+"""Rules for operations at computed positions, or on neighbours: unpooling, sampling, sorting.
 
 They keep channels apart, so channels may be removed. Whether outputs stay equal is not decided here: their `Effect` is
 unknown.

@@ -12,7 +12,7 @@ from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, family_
 
 
 def normalised(call: Call, x: LabelledTensor, weights: Iterable[LabelledTensor | None], dims: int) -> LabelledTensor:
-    """Return the labels of a layer or RMS norm: statistics over the last ``dims`` axes, scale and shift per element."""
+    """Return the labels of a layer or RMS norm over the last ``dims`` axes."""
     call.inexact(x, range(-dims, 0), "a norm over the axis")
     return join_elementwise(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
 
@@ -36,7 +36,7 @@ def _restored(act: LabelledTensor, x: LabelledTensor) -> LabelledTensor:
 
 
 def channel_norm(call: Call, x: LabelledTensor, tensors: Iterable[LabelledTensor | None]) -> LabelledTensor:
-    """Return the labels of a norm with scale, shift and statistics per channel: axis 1, or 0 without a batch."""
+    """Return the labels of a norm with scale, shift and statistics per channel."""
     families = [spread_to(call, x, tensor, channel_dim(x, call)) for tensor in tensors if tensor is not None]
     return _restored(join_elementwise(call, [x, *families], call.shape), x)
 
@@ -69,7 +69,7 @@ def batch_norm_layer(call: Call) -> Any:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """True if a user's subclass of a batch norm keeps channels apart, found by changing every other channel."""
+    """True if a user's batch norm keeps channels apart, found by changing every other channel."""
     assert call.module is not None
     x = call.indices()[0]
     if not isinstance(x, torch.Tensor) or x.ndim < 2 or call.shape != tuple(x.shape):
@@ -98,7 +98,7 @@ def prelu_layer(call: Call) -> LabelledTensor:
 
 
 def _group_norm(call: Call, x: LabelledTensor, groups: int, tensors: Iterable[LabelledTensor | None]) -> LabelledTensor:
-    """Join channels so that groups keep equal sizes: by whole groups if there are many (exact), else by place."""
+    """Join channels so that groups keep equal sizes: whole groups if there are many, or by place."""
     for family in x.along(1):
         channels = call.only_along(family, 1).view(groups, -1)
         whole = groups >= channels.shape[1]

@@ -15,7 +15,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1, "LSTMCell": 4, "GRU
 
 
 def read_features(call: Call, act: LabelledTensor, vector: LabelledTensor) -> None:
-    """Join the last axis of an activation with the axis of a weight that reads it; freeze channels on other axes."""
+    """Join the last axis of an activation with the axis that reads it; freeze all other axes."""
     call.freeze((f for f in act.families if act.ndim - 1 not in varying(f)), "an axis a recurrent layer runs over")
     last = LabelledTensor((act.shape[-1],), tuple(call.only_along(family, -1) for family in act.along(-1)))
     contract(call, [(last, "i"), (vector, "i")], "")

@@ -30,7 +30,7 @@ def _reshaped_as(call: Call) -> Any:
 
 @rules("expand", "broadcast_to", effect=Effect.REARRANGES)
 def _expanded(call: Call) -> Any:
-    """Expand the labels; a tensor without any, such as a mask, gets new ones to be joined with what it meets."""
+    """Expand the labels; a tensor without any, such as a mask, gets new ones."""
     if call.x.families:
         return as_it_is(call)
     before = (*[1] * (len(call.shape) - call.x.ndim), *call.x.shape)
@@ -109,7 +109,7 @@ def padding_function(call: Call) -> Any:
 
 
 def stretched(call: Call, x: LabelledTensor, dims: Iterable[int], why: str) -> LabelledTensor:
-    """Return a result that differs from its input in the length of some axes; freeze channels along these."""
+    """Return a result with other lengths along some axes; freeze channels along these."""
     dims = [dim % x.ndim for dim in dims]
     narrow = []
     for family in call.without(x, dims, why):
@@ -123,7 +123,7 @@ def stretched(call: Call, x: LabelledTensor, dims: Iterable[int], why: str) -> L
 
 
 def spatial(call: Call, count: int) -> Any:
-    """Return the result of pooling or resizing along the last ``count`` axes; freeze channels along these."""
+    """Return a result pooled or resized along the last ``count`` axes; freeze channels along these."""
     results = call.result if isinstance(call.result, tuple | list) else [call.result]
     if any(result.ndim != call.x.ndim for result in results):
         call.freeze(call.x.families, "an unusual number of axes")
@@ -254,7 +254,10 @@ def _on_cpu(index: Any) -> Any:
 
 
 def _taken(call: Call, x: LabelledTensor, items: list[Any]) -> list[torch.Tensor]:
-    """Return the families that can be indexed: freeze those indexed by a tensor, join those indexed by a number."""
+    """Return the families that can be indexed.
+
+    Families along axes indexed by a tensor are frozen, along axes indexed by a number joined.
+    """
     for dim, item in enumerate(items):
         if isinstance(item, int):
             for family in x.along(dim):
@@ -342,7 +345,7 @@ MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
 
 @rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)
 def _made(call: Call) -> Any:
-    """Return new labels for a uniform tensor such as an initial state of zeros, to be joined with what it meets.
+    """Return new labels for a uniform tensor, such as an initial state of zeros.
 
     A tensor that it is made from gives the dtype only.
     """

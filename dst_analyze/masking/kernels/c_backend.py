@@ -1,8 +1,8 @@
-"""The operator's loops in C (kernels.c), built by the machine's compiler, with the same results as the eager loops.
+"""The operator's loops in C (kernels.c), built by the machine's compiler.
 
-torch.compile is no alternative: a call costs more than the work on a small layer, and every worker process compiles
-again, while this is built once per machine. A group that the C loops do not support (on a GPU, in half precision, not
-contiguous) goes through the eager loops.
+Results are those of the eager loops, through which a group goes that the C loops do not support (on a GPU, in half
+precision, not contiguous). torch.compile is no alternative: a call costs more than the work on a small layer, and every
+worker process compiles again, while this is built once per machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def repays(weights: int, steps: int) -> bool:
 
 
 class _Build:
-    """The state of this process's loops: not built yet, being built, or done (None if they cannot be built)."""
+    """The state of this process's loops: not built, being built, or done (None if that failed)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -81,7 +81,7 @@ def compiled_kernels() -> Kernels | None:
 
 
 def kernels_when_ready() -> Kernels | None:
-    """Return the compiled loops if they are cached or built; else start to build them in a thread, and return None."""
+    """Return the compiled loops if they are ready; else start to build them, and return None."""
     build = _build
     if not build.done and build.thread is None:
         compiler = _compiler()
@@ -109,7 +109,7 @@ def _compiler() -> str | None:
 
 
 def _compile(compiler: str, dtype: tuple[str, ...]) -> Path:
-    """Return the shared library, built once per source, compiler and processor, and kept in the user's cache."""
+    """Return the shared library, built once per source, compiler and processor, and cached."""
     target = _target(compiler, dtype)
     if not target.exists():
         descriptor, name = tempfile.mkstemp(dir=target.parent, suffix=".so")
@@ -159,7 +159,7 @@ CODES = {"long-tail": 1, "clipped": 0}
 
 
 def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
-    """Return a weight's axes as [G][A][R][C] with a threshold that varies along G and R; None if that is impossible."""
+    """Return a weight's axes as [G][A][R][C], where thresholds have G and R; None if impossible."""
     axes = [(kept == size, size) for size, kept in zip(view, threshold, strict=True) if size != 1]
     runs = [(rows, math.prod(size for _, size in run)) for rows, run in groupby(axes, key=lambda axis: axis[0])]
     if not runs or not runs[0][0]:
@@ -184,6 +184,7 @@ class _Group:
     largest: int
 
     def addresses(self, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
+        """Return the tensors' addresses, for C."""
         return self.pointers(*[tensor.data_ptr() for tensor in tensors])
 
 
@@ -291,7 +292,7 @@ def _is_single_threaded(group: _Group) -> bool:
 
 
 def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
-    """Run a loop over a weight, with the rows of a large one split among threads (ctypes releases the GIL)."""
+    """Run a loop over a weight; rows of a large one are split among threads (without the GIL)."""
     groups, outer, rows, columns = fold
     threads = min(torch.get_num_threads(), rows)
     if threads < 2 or groups * outer != 1 or rows * columns < _THREADED:
@@ -310,5 +311,5 @@ def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, 
 
 @functools.lru_cache(maxsize=1)
 def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of threads; the process id is a key of the cache, since threads do not survive a fork."""
+    """Return the threads of a process; the id is a key, since threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="dst-masking")

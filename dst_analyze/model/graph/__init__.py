@@ -1,1 +1,1 @@
-"""From a model and example inputs to a `torch.fx` graph, on the best rung of the tracing ladder that works."""
+"""From a model and example inputs to a `torch.fx` graph, on the best possible rung of the ladder."""

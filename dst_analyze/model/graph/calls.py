@@ -1,4 +1,4 @@
-"""A model's call as its graph has it: flat tensors in, plain values out, and the model's types rebuilt from these."""
+"""A model's call as its graph has it: flat tensors in, plain values out; and how to rebuild both."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CallShape:
         return {name: value for name, value in vars(self).items() if name != "_structure"}  # cannot be pickled
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor] | None:
-        """Return the tensors of a call in the order of the graph's placeholders; None if the graph cannot take it."""
+        """Return a call's tensors in the order of the placeholders; None if the graph cannot take it."""
         tensors: Sequence[Any] = args
         if not self.top_level or kwargs:
             leaves, structure = tree_flatten((args, dict(kwargs)))

@@ -8,7 +8,7 @@ _CHANGING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow", "
 
 
 def remove_dead_nodes(graph: fx.Graph) -> None:
-    """Remove unread nodes, but not operations in place (``bias.zero_()``), which fx's `eliminate_dead_code` drops."""
+    """Remove unread nodes except operations in place (``bias.zero_()``), which fx's pass drops."""
     for node in reversed(list(graph.nodes)):
         if node.op not in ("call_function", "call_method", "get_attr") or node.users:
             continue

@@ -1,4 +1,4 @@
-"""The proof that a traced graph computes what the model computes, and the limits within which it does.
+"""The proof that a traced graph computes what the model computes, and its limits.
 
 Graph and model run side by side with the same weights and random numbers: on other values than the example's, and at
 another batch size.
@@ -158,7 +158,7 @@ class _Trial:
         )
 
     def compare(self, inputs: Inputs, *, record: bool = True) -> None:
-        """Run both with the same random numbers; raise `_MismatchError` if they differ, pass on the model's errors.
+        """Run both with the same random numbers; raise `_MismatchError` if they differ.
 
         With ``record`` the nodes get the shapes of their results; without it the graph runs as generated code.
         """
@@ -243,7 +243,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
-    """Change the weights a little inside the block: a layer of zeros would hide errors of the layers before it."""
+    """Change the weights a little inside the block, since a layer of zeros hides errors before it."""
     generator = torch.Generator().manual_seed(_SEED)
     noise = torch.randn(_NOISE, generator=generator, device="cpu", dtype=torch.float32)
     try:

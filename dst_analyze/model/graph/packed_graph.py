@@ -1,4 +1,4 @@
-"""A traced graph as plain data, so that it can be pickled, copied and bound to any model of the same structure."""
+"""A traced graph as plain data: it can be pickled, and bound to any model of the same structure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class PackedGraph:
 
 
 def pack_graph(traced: fx.GraphModule, model: nn.Module, *, rung: int, fixed_sizes: bool) -> PackedGraph:
-    """Return a traced graph as plain data; tensors that it reads but the model does not have become constants."""
+    """Return a traced graph as plain data; tensors that the model does not have become constants."""
     places = {node: index for index, node in enumerate(traced.graph.nodes)}
 
     def argument(value: Any) -> Any:

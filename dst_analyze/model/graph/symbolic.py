@@ -1,4 +1,4 @@
-"""Rung 1: plain torch.fx symbolic tracing; and the inputs, outputs and leaves of graphs on both rungs.
+"""Rung 1: torch.fx's symbolic tracing; and the inputs, outputs and leaves of graphs on both rungs.
 
 The graph's placeholders are the tensors of the example in the order of `Inputs.tensors()`, so that
 ``graph_module(*inputs.tensors())`` is the call; everything else in the example is built into the graph.
@@ -78,7 +78,7 @@ def is_standard(module: nn.Module) -> bool:
 
 
 def is_stochastic(module: nn.Module) -> bool:
-    """True for modules like dropout: no parameters, and a forward that uses random numbers or the training flag."""
+    """True for modules like dropout: no parameters, but random numbers or the training flag."""
     forward = inspect.getattr_static(type(module), "forward", None)  # not a function for a scripted module
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     return code is not None and not any(True for _ in module.parameters()) and not _CHANCE.isdisjoint(_names(code))
@@ -95,7 +95,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def placeholder_names(model: nn.Module, inputs: Inputs) -> list[str]:
-    """Return a name per tensor of the example, from forward's argument: ``x``, ``masks_0``, ``batch_image``."""
+    """Return a name per tensor of the example, from forward's arguments: ``x``, ``masks_0``."""
     by_tensor: dict[int, list[str]] = {}
     try:
         signature = inspect.signature(model.forward)
@@ -149,7 +149,7 @@ def notes_on_arguments(inputs: Inputs) -> list[str]:
 
 
 def plain_output(value: Any, drop: Callable[[str], None], name: str = "output") -> Any:
-    """Return a model's output in types that fx supports: named tuples and dataclasses as dicts without Nones.
+    """Return a model's output in types that fx supports: dataclasses as dicts without Nones.
 
     ``drop`` is called with a note for each value that a graph cannot return, such as a cache object.
     """
@@ -175,7 +175,7 @@ def plain_output(value: Any, drop: Callable[[str], None], name: str = "output") 
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with other leaves; the example shows which arguments are tensors, and how they nest."""
+    """torch.fx's tracer with other leaves; the example shows how tensors nest in the arguments."""
 
     traced_func_name = "__call__"  # includes the root's hooks; forward may be any callable
 

@@ -1,4 +1,4 @@
-"""`trace_graph`: a model's graph, from the first rung of the tracing ladder that reproduces the model.
+"""`trace_graph`: a model's graph, on the first rung of the ladder that reproduces the model.
 
 1. torch.fx's symbolic trace (`symbolic.py`). 2. A trace that runs the example, with submodules that cannot be traced as
 opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and each

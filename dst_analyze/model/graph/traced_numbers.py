@@ -1,4 +1,4 @@
-"""Numbers that carry the node that computes them: arithmetic is recorded, comparisons are answered and noted."""
+"""Numbers that carry the node that computes them: arithmetic is recorded, comparisons are noted."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ class Number:
 
 
 class TracedInt(Number, int):
+    """An integer that carries its node."""
+
     def __hash__(self) -> int:
-        """Return the plain number's hash; raise `TypeError` in caches of shapes, which would return plain numbers."""
+        """Return the plain number's hash; raise `TypeError` in caches of shapes, which lose the node."""
         if sys._getframe(1).f_globals.get("__name__") in _CACHES_OF_SHAPES:
             raise TypeError("a traced size cannot be hashed here")
         return int.__hash__(self)
 
 
 class TracedFloat(Number, float):
+    """A float that carries its node."""
+
     __hash__ = float.__hash__
 
 

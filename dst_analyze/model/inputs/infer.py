@@ -1,4 +1,4 @@
-"""`find_example_inputs`: the user's, a batch of the training data, or a guess from the model's first layers."""
+"""`find_example_inputs`: the user's, a batch of the data, or a guess from the first layers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def first_batch(data: Any, size: int) -> Any:
 
 
 def _cut(batch: Any, size: int) -> Any:
-    """Return the first items of a batch; nested lists stay whole, since their entries may be inputs or samples."""
+    """Return the first items of a batch; nested lists, which may not be samples, stay whole."""
     if isinstance(batch, tuple | list):
         return tuple(part if isinstance(part, tuple | list) else _cut(part, size) for part in batch)
     if isinstance(batch, Mapping):
@@ -95,7 +95,7 @@ def _cut(batch: Any, size: int) -> Any:
 
 
 def _read_loader(data: DataLoader[Any], size: int) -> Any:
-    """Return a few items, collated by the loader's function: without starting workers or reading a full batch."""
+    """Return a few items collated as the loader does, without workers and without a full batch."""
     if isinstance(data.dataset, IterableDataset) or data.batch_sampler is None:
         return _cut(next(iter(data)), size)
     indices = list(next(iter(data.batch_sampler)))[:size]
@@ -117,7 +117,7 @@ def _collated(samples: list[Any]) -> Any:
 
 
 def _read_batches(data: Any, size: int) -> Any:
-    """Return a batch of an object that can be indexed or iterated over; a sequence is taken for one of batches."""
+    """Return a batch of an object with items or an iterator; a sequence is taken for one of batches."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence):
         return _read_samples(data, size)
     return _cut(next(iter(data)), size)
@@ -134,7 +134,7 @@ _TARGETS = frozenset({"label", "labels", "label_ids", "target", "targets"})
 
 
 def batch_inputs(batch: Any, model: nn.Module) -> Inputs:
-    """Return the part of a batch that the model takes: the first of several, or a dict's entries without labels."""
+    """Return the part of a batch that the model takes: the first, or a dict without labels."""
     if isinstance(batch, Mapping):
         return _keywords(batch, model)
     if not isinstance(batch, tuple | list) or not batch:
@@ -242,7 +242,7 @@ _SIDES = (32, 64, 96, 224, 28, 8, 16)
 
 
 def _fitting_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
-    """Yield inputs that the first layers with weights could read; for several arguments, several of the same kind."""
+    """Yield inputs that the first layers with weights could read, one like it per argument."""
     kinds = tuple(_FITTING)
     layers = [layer for layer in model.modules() if isinstance(layer, kinds)]
     for layer in layers[:_LAYERS_TRIED]:
@@ -253,7 +253,7 @@ def _fitting_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
 
 
 def _for_linear(layer: Any, draw: Draw) -> Iterator[torch.Tensor]:
-    """Yield vectors, sequences of vectors, images to be flattened, and images of which the layer reads patches."""
+    """Yield vectors, sequences of vectors, images to be flattened, and images read in patches."""
     yield draw.floats(layer.in_features)
     yield draw.floats(_STEPS, layer.in_features)
     sides = {channels: math.isqrt(layer.in_features // channels) for channels in (1, 3)}

@@ -26,7 +26,7 @@ def describe_inputs(inputs: Inputs) -> dict[str, Any] | None:
 
 
 def stand_in_inputs(described: Mapping[str, Any]) -> Inputs:
-    """Return inputs with the described shapes, random within the described ranges; the same on every call."""
+    """Return inputs of the described shapes, random within their ranges; the same on every call."""
     noise = torch.Generator().manual_seed(0)
     return Inputs(tuple(_made(value, noise) for value in described["args"]), _made(described["kwargs"], noise))
 
@@ -47,7 +47,7 @@ def _described(value: Any) -> Any:
 
 
 def _range(tensor: torch.Tensor) -> tuple[float, float] | tuple[int, int]:
-    """Return the smallest and the largest value; floats are rounded, so that a run folder reveals no data."""
+    """Return the smallest and the largest value; floats are rounded to reveal no data."""
     if tensor.is_floating_point():
         finite = tensor[tensor.isfinite()]
         if not finite.numel():

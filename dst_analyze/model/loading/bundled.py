@@ -34,7 +34,7 @@ def names() -> list[str]:
 
 
 def import_example(name: str) -> UserModule:
-    """Return an example's module, imported as part of this package so that workers find it under the same name."""
+    """Return an example's module, imported from this package so that workers can import it too."""
     if name not in names():
         otherwise = "`dst-analyze --list-examples` shows them"
         raise ModelError(f"There is no example {name!r}.", hint=did_you_mean(name, names(), otherwise))

@@ -1,4 +1,4 @@
-"""Model collections: how torchvision's and timm's models are built by name, and what inputs models take.
+"""Model collections: builders of torchvision's and timm's models, and the inputs that models take.
 
 Weights are always random; nothing is downloaded.
 """
@@ -118,7 +118,7 @@ def known_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
 
 
 def takes_any_image_list(model: nn.Module) -> bool:
-    """True for torchvision's detectors: their inputs need no trial run, which torchvision's operators may not allow."""
+    """True for torchvision's detectors, whose inputs need no trial run (its operators may be missing)."""
     return _is_from(model, "torchvision.models.detection")
 
 

@@ -337,7 +337,7 @@ def _hook(name: str, found: Found) -> _Hook | None:
 
 
 def parse_model_args(items: Iterable[str]) -> dict[str, Any]:
-    """Return `depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals, and bare words as strings."""
+    """Return `depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals or strings."""
     arguments: dict[str, Any] = {}
     for item in items:
         name, equals, text = (part.strip() for part in item.partition("="))

@@ -24,7 +24,7 @@ MADE_FROM_FILE = f"{PACKAGE.name}.user_"
 
 
 class FileSpec(ModuleSpec):
-    """The spec of a module made from a user's file; in no package despite its name, so `from . import` fails."""
+    """The spec of a module made from a user's file; it is in no package, so `from . import` fails."""
 
     loader: SourceFileLoader
 

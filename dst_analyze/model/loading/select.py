@@ -26,19 +26,22 @@ class Found:
 
     @property
     def file(self) -> Path | None:
+        """The Python file that defines it, if any."""
         return self.origin.file if self.origin else None
 
     @property
     def folder(self) -> Path | None:
+        """The folder from which its imports start, if any."""
         return self.origin.folder if self.origin else None
 
     @property
     def place(self) -> str:
+        """The file's path as error messages show it."""
         return self.origin.place if self.origin else ""
 
 
 def find_named(start: UserModule, path: str) -> Found:
-    """Return the object with a dotted name such as `Net` or `zoo.small`; raise `ModelError` if it is no model."""
+    """Return the object named `Net` or `zoo.small`; raise `ModelError` if it is no model."""
     value: Any = start.module
     for part in path.split("."):
         if not hasattr(value, part):
@@ -58,7 +61,7 @@ def find_named(start: UserModule, path: str) -> Found:
 
 
 def find_unnamed(start: UserModule, arguments: Collection[str]) -> Found:
-    """Return `build_model`, else `model`, else the only class of the file that the given arguments can build."""
+    """Return `build_model`, else `model`, else the only class that the given arguments can build."""
     for name in ("build_model", "model"):
         value = getattr(start.module, name, None)
         if can_be_model(value):

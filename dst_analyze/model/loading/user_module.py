@@ -1,4 +1,4 @@
-"""Import of a user's Python file: with its sibling modules, with fresh state, without leaving bytecode files."""
+"""Import of a user's Python file: with its sibling modules and fresh state, without bytecode files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def imports_from(folder: Path | None) -> Iterator[None]:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Unload modules of other model folders that have the name of one in this folder, such as `layers.py`."""
+    """Unload modules of other model folders that share a name with one in this folder (`layers.py`)."""
     others = _folders - {folder}
     names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {PACKAGE.name}
     loaded = [(name, name.partition(".")[0]) for name in sys.modules]
@@ -92,7 +92,7 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def imported_files() -> set[Path]:
-    """Return the user's Python files that are imported now: models' files and their siblings, nothing installed."""
+    """Return the user's imported Python files: models' files and their siblings, nothing installed."""
     files = {file for module in list(sys.modules.values()) if (file := _file_of(module)) and file.suffix == ".py"}
     return {
         file
@@ -102,7 +102,7 @@ def imported_files() -> set[Path]:
 
 
 def import_file(path: Path) -> UserModule:
-    """Return a user's file as a new module with fresh state, entered in sys.modules so that its classes pickle."""
+    """Return a user's file as a new module, entered in sys.modules so that its classes pickle."""
     file = _checked(path)
     name = _module_name(file)
     spec = FileSpec(name, file)
@@ -119,7 +119,7 @@ def import_file(path: Path) -> UserModule:
 
 
 def _module_name(file: Path) -> str:
-    """Return a module name for a file; the first is the same in every process, so that pickles can be exchanged."""
+    """Return a module name for a file; the first is the same in every process, as pickles need."""
     base = f"{MADE_FROM_FILE}{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
     name, count = base, 1
     while name in sys.modules:
@@ -147,7 +147,7 @@ def import_named(name: str) -> UserModule:
 
 @contextmanager
 def _importing(label: str, file: Path | None) -> Iterator[None]:
-    """Raise `ModelError` for a syntax or import error inside the block; other errors name the user's code."""
+    """Raise `ModelError` for any error of an import inside the block, with hints for import errors."""
     with user_code(f"{label}, while being imported,", file=file, hint="the file must be importable by itself first"):
         try:
             yield

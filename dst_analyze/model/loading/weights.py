@@ -56,7 +56,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
-    """Load weights into a model; raise `ModelError` with the first difference if names or shapes do not match."""
+    """Load weights into a model; raise `ModelError` if their names or shapes differ from the model's."""
     there, here = ({n: value.shape for n, value in state.items()} for state in (weights, model.state_dict()))
     if difference := first_difference(there, here, "tensor"):
         name, in_file, in_model = difference
@@ -69,7 +69,7 @@ def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
 
 
 def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, str] | None:
-    """Return the first name whose shapes differ, and both shapes in words; ``what`` says what the names are of."""
+    """Return the first name whose shapes differ, and both shapes; ``what`` says what it names."""
     for name in dict.fromkeys((*there, *here)):
         shapes = [None if name not in shapes else list(shapes[name]) for shapes in (there, here)]
         if shapes[0] != shapes[1]:
@@ -79,7 +79,7 @@ def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, 
 
 
 def reinitialize_modules(model: nn.Module) -> None:
-    """Call ``reset_parameters`` of each module that has it, as torch's layers do; others keep their weights."""
+    """Call ``reset_parameters`` of each module that has it; others keep their weights."""
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):

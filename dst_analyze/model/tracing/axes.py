@@ -38,7 +38,7 @@ class RowLayout:
 
 @dataclass(frozen=True)
 class AxisMap:
-    """The axes of a tensor made from a parameter, each as the parameter's (finely split) axes that it runs over.
+    """The axes of a tensor made from a parameter, each as the parameter's axes that it runs over.
 
     ``sizes`` are the parameter's fine axes in memory order; ``axes[i]`` lists the fine axes that axis ``i`` merges.
     An axis that does not come from the parameter (unsqueezed, broadcast) is the empty tuple.
@@ -65,7 +65,7 @@ class AxisMap:
         return replace(self, axes=(*self.axes[:axis], (), *self.axes[axis:]))
 
     def split(self, axis: int, first: int) -> AxisMap | None:
-        """Return the map with one axis split in two, the outer of length ``first``; None if it does not divide."""
+        """Return the map with an axis split in two, the outer of length ``first``; None if impossible."""
         shape = [math.prod(self.sizes[fine] for fine in fines) for fines in self.axes]
         if first <= 0 or shape[axis] % first:
             return None

@@ -1,4 +1,4 @@
-"""Extensions: entry points of other packages, which register layer types, channel rules and operations."""
+"""Extensions: other packages' entry points, which register layer types, rules and operations."""
 
 from __future__ import annotations
 

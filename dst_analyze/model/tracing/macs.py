@@ -14,14 +14,14 @@ _HEAVY = ("rnn", "lstm", "gru", "bilinear", "trilinear", "fft", "cdist", "grid_s
 
 
 def counted_macs(call: Callable[[], Any]) -> tuple[Any, int]:
-    """Return a call's result and its multiply-accumulates (half its FLOPs); 0 if the counter knows none of its ops."""
+    """Return a call's result and its multiply-accumulates; 0 if the counter knows none of its ops."""
     with FlopCounterMode(display=False) as counter:
         result = call()
     return result, int(counter.get_total_flops()) // 2
 
 
 class UncountedOps(TorchDispatchMode):
-    """A mode that collects the names of expensive aten operations for which FlopCounterMode has no formula."""
+    """A mode that collects the names of expensive operations that FlopCounterMode does not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ class UncountedOps(TorchDispatchMode):
 
 
 def total_macs(call: Callable[[], Any]) -> tuple[int, tuple[str, ...]]:
-    """Return the multiply-accumulates of a call, and the expensive operations that are not in that number."""
+    """Return the multiply-accumulates of a call, and the expensive operations not counted."""
     with torch.no_grad(), UncountedOps() as uncounted, FlopCounterMode(display=False) as counter:
         call()
     return int(counter.get_total_flops()) // 2, tuple(sorted(uncounted.names))

@@ -1,4 +1,4 @@
-"""`register_masked`: layer types of the user's whose parameters are masked, or which stay one node of the graph.
+"""`register_masked`: users' layer types that are masked, or are one node of the graph.
 
 The audit recognises a weight by the matmul or convolution that it reaches. A layer that computes in another way
 (element by element, or in compiled code) is registered here; a function is registered with `register_weight_op`.
@@ -115,7 +115,7 @@ def _axes(given: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def registered_weights(module: nn.Module) -> tuple[RegisteredWeight, ...]:
-    """Return the masked parameters registered for a module's type, or for the nearest type it is derived from."""
+    """Return the masked parameters registered for a module's type or its nearest base class."""
     known = next((_MASKED[kind] for kind in type(module).__mro__ if kind in _MASKED), {})
     return tuple(known.values())
 

@@ -28,7 +28,7 @@ def watching_registered(audit: Audit, model: nn.Module, mode: Literal["train", "
 
 
 class _Calls:
-    """Hooks on one layer's calls: its weight is recorded before, with the registered rows, and counted after."""
+    """Hooks on one layer's calls: its weight is recorded before a call, and counted after."""
 
     def __init__(self, audit: Audit, module: nn.Module, weight: RegisteredWeight, mode: str) -> None:
         self.audit, self.weight, self.mode = audit, weight, mode

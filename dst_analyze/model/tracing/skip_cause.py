@@ -1,4 +1,4 @@
-"""`SkipCause`: why a weight is not measured. Imports no torch, since readers of a run folder use it too."""
+"""`SkipCause`: why a weight is not measured. Without torch, since readers of run folders use it."""
 
 from __future__ import annotations
 

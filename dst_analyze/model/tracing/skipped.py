@@ -1,4 +1,4 @@
-"""The weights that are not measured, each with the reason: "not measured" is never shown as "redundant"."""
+"""The weights that are not measured, each with the reason; none is ever shown as redundant."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def trace_model(
 def _mode_graphs(
     model: nn.Module, inputs: Inputs, graph: GraphTrace, *, runs_in_training: bool
 ) -> dict[Mode, PackedGraph | NoGraph]:
-    """Return the graphs that can run in the model's place, mode by mode; equal graphs are the same object."""
+    """Return the graphs that can run in the model's place, by mode; equal graphs are one object."""
     if graph.fixed_values:
         graph = trace_graph(model, inputs, any_values=True)
     found: dict[Mode, PackedGraph | NoGraph] = {"eval": _runnable(model, graph)}
@@ -265,7 +265,7 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
 
 
 def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
-    """Return the audit of both modes, which may differ (auxiliary heads exist in training only), and notes."""
+    """Return the audit of both modes, since some heads exist in training only, and notes."""
     audit, notes = Audit(copy), []
     with preserved(copy), quiet_inspection():
         copy.eval()

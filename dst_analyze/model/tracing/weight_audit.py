@@ -190,7 +190,7 @@ _PERMUTING = frozenset(
 def _followed(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor, output: torch.Tensor, axes: Any
 ) -> AxisMap | None:
-    """Return the axes of a call's output, made from ``source`` and perhaps other parameters; None if unknown."""
+    """Return the axes of a call's output, made from ``source`` (and others); None if unknown."""
     if not isinstance(axes, AxisMap):
         return None
     if name in _PERMUTING:

@@ -1,4 +1,4 @@
-"""The operations that a weight can reach: which argument is the weight, and which of its axes are summed over.
+"""The operations that a weight can reach: which argument it is, and which axes are summed over.
 
 Each function here takes the arguments of a call and yields the weights among them. `model/families.py` says which of
 them belongs to which torch function, and `register_weight_op` adds one. No other operation counts as a matmul or
@@ -139,7 +139,7 @@ def tensordot_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Itera
 
 
 def _gated(gates: int, parameters: Sequence[torch.Tensor], positions: int) -> Iterator[WeightArgument]:
-    """Yield the matrices of a recurrent layer: [gates x hidden, in] is one per gate, a projection is just one."""
+    """Yield a recurrent layer's weights: [gates x hidden, in] is a matrix per gate, a projection one."""
     hidden = max((p.shape[0] for p in parameters if p.ndim == 2), default=0)
     for parameter in parameters:
         if parameter.ndim == 2:
@@ -172,7 +172,7 @@ def _recurrent_cell(gates: int) -> WeightFinder:
 
 
 def attention_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
-    """Yield the weights of `F.multi_head_attention_forward`: function modes do not see the projections inside."""
+    """Yield the weights of `F.multi_head_attention_forward`, inside which function modes do not see."""
     queries, keys, values = (t.numel() // max(t.shape[-1], 1) for t in args[:3])
     packed = _argument(args, kwargs, 5, "in_proj_weight")
     if packed is not None:
@@ -216,7 +216,7 @@ def register_weight_op(name: str, rule: WeightFinder) -> None:
 
 
 def weights_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[WeightArgument]:
-    """Return the tensors that a call may use as weights, activations among them; empty for other operations."""
+    """Return the tensors that a call sums over, activations among them; empty for other operations."""
     rule = _REGISTERED.get(name) or weight_finder(name)
     if rule is None:
         return []
