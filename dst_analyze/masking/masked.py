@@ -288,7 +288,8 @@ def mask_model(
         The masked model, with thresholds of zero, which mask nothing.
 
     Raises:
-        OptionError: An option has an unknown value, or ``backend="compiled"`` finds no C compiler.
+        OptionError: An option has an unknown value, a pattern matches no layer, or there is no C compiler for
+            ``backend="compiled"``.
         ModelError: No weight is left to mask; or ``form="graph"`` and the graph is not proven equal.
 
     Example:

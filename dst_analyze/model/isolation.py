@@ -106,5 +106,5 @@ def refuse_lazy(model: nn.Module) -> None:
     if lazy:
         raise ModelError(
             f"the model has parameters without a shape yet: {', '.join(lazy[:3])}{' ...' if len(lazy) > 3 else ''}",
-            hint="lazy modules get their shape from a first forward pass: run the model once before handing it over",
+            hint="lazy modules get their shape from a first forward pass: run the model once before you pass it",
         )

@@ -95,7 +95,7 @@ def prove_graph(own: nn.Module, model: nn.Module, inputs: Inputs, draft: Draft) 
         limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
         if trial.conclusive:
             return limits
-    trial = _Trial(own, draft)  # with those weights the output is not finite: try the model's weights
+    trial = _Trial(own, draft)  # no usable output with those weights: try the model's
     limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
     if trial.conclusive:
         return limits

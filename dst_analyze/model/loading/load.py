@@ -29,7 +29,7 @@ class LoadedModel:
 
     Attributes:
         model: The model.
-        spec: The spec that it was loaded from, as text.
+        spec: The spec that it was loaded from, as a string.
         name: A name for folders and reports, made from the spec.
         file: The Python file that defines it; None for an object or a model of a collection.
         example_inputs: Returns inputs that the model can be called with.
@@ -65,7 +65,7 @@ def load_model(
     """Return a model and its hooks, built with the given arguments on the given device.
 
     Args:
-        spec: An ``nn.Module``; a class or function that builds one; or a text such as ``mymodel.py``,
+        spec: An ``nn.Module``; a class or function that builds one; or a string such as ``mymodel.py``,
             ``mymodel.py:Net``, ``package.module:factory``, ``torchvision:resnet18``, ``timm:NAME`` or ``example:NAME``.
         model_args: Keyword arguments for the class or function that builds the model.
         device: Where to build the model. On "meta", a model that cannot be built without memory is built on the CPU.
@@ -164,7 +164,7 @@ class _Object:
         if not select.can_be_model(self.value):
             raise ModelError(
                 f"The given object is {describe_value(self.value)}, not a model.",
-                hint="give an nn.Module, a function that returns one, or a text: " + user_module.SPEC_FORMS,
+                hint="give an nn.Module, a function that returns one, or a string: " + user_module.SPEC_FORMS,
             )
         return Found(self.value, self.spec)
 

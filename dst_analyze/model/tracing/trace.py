@@ -179,7 +179,7 @@ def trace_model(
 
     Args:
         model: The model; it is not changed.
-        example_inputs: A tensor, a tuple of positional arguments, or a dict of keywords, with a batch axis.
+        example_inputs: A tensor, a tuple of positional arguments, or a dict of keywords.
         include: Shell patterns of the layers (or parameters) to mask; without any, all layers.
         exclude: Shell patterns of the layers (or parameters) not to mask.
 
