@@ -1,8 +1,8 @@
 """The operator's loops in C (kernels.c), built by the machine's compiler.
 
-P and dW equal those of the eager loops to the bit, dt to rounding. A group that the C loops do not support (on a GPU, in
-half precision, not contiguous) goes through the eager loops. torch.compile is no alternative: a call costs more than the
-work on a small layer, and every worker process compiles again, while this is built once per machine.
+P and dW equal those of the eager loops to the bit, dt to rounding. A group that the C loops do not support (on a GPU,
+in half precision, not contiguous) goes through the eager loops. torch.compile is no alternative: a call costs more than
+the work on a small layer, and every worker process compiles again, while this is built once per machine.
 """
 
 from __future__ import annotations
