@@ -1,1 +1,1 @@
-"""A `TracedModel` becomes a `Coupling`: which channels must leave together. Knows nothing of sweeps or widths."""
+"""From a `TracedModel` to a `Coupling`: which channels must be removed together."""

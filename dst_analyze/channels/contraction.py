@@ -1,4 +1,4 @@
-"""Where values meet: element by element after broadcasting, or summed over in a contraction."""
+"""Joins of labels where tensors meet: element by element after broadcasting, or in a contraction."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dst_analyze.channels.rule_call import Call, LabelledTensor
 
 
 def join_elementwise(call: Call, acts: Sequence[LabelledTensor], shape: Sequence[int]) -> LabelledTensor:
-    """The labels of a result computed element by element from ``acts``, after broadcasting to ``shape``."""
+    """Return the labels of a result computed element by element from ``acts``, broadcast to ``shape``."""
     acts = [_aligned(act, len(shape)) for act in acts]
     families = []
     for cluster in _clusters(acts):
-        families.extend(_met(call, acts, cluster))
+        families.extend(_join_cluster(call, acts, cluster))
     wide = tuple(collapsed(family.expand(tuple(shape))) for family in families)
     return LabelledTensor(tuple(shape), wide, all(act.constant for act in acts))
 
@@ -25,10 +25,10 @@ def join_elementwise(call: Call, acts: Sequence[LabelledTensor], shape: Sequence
 def contract(
     call: Call, operands: Sequence[tuple[LabelledTensor, str]], output: str, *, weights: bool = True
 ) -> LabelledTensor:
-    """The labels of an einsum: letters met in several operands are joined, letters summed over are left behind.
+    """Return the labels of an einsum: letters of several operands are joined, summed ones vanish.
 
     A family that varies along a summed letter and along one that stays (a head's channels, and the heads) is joined
-    along the summed one: heads leave as a whole.
+    along the summed one: heads are removed whole.
     """
     letters = "".join(dict.fromkeys("".join(own for _, own in operands)))
     spread = [LabelledTensor(*_spread(act, own, letters), act.constant) for act, own in operands]
@@ -52,10 +52,14 @@ def contract(
 
 
 def parse_einsum(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | None:
-    """The letters of an einsum's operands, of so many axes each, and of its result; None if it is one of a kind.
+    """Return the letters of an einsum's operands and of its result; None if the equation is unsupported.
 
-    Three dots become letters of their own, shared from the right, and a result that is not written is what torch makes
-    of it: the dots, then every letter met once, in their order.
+    An ellipsis becomes additional letters, aligned from the right. Without an arrow the result is as in torch: the
+    ellipsis, then every letter that occurs once, in alphabetical order.
+
+    Args:
+        equation: The equation as the call has it.
+        axes: The number of axes of each operand.
     """
     if not isinstance(equation, str):
         return None
@@ -77,8 +81,8 @@ def parse_einsum(equation: Any, axes: Sequence[int]) -> tuple[list[str], str] | 
 
 
 def _note_roles(call: Call, acts: Sequence[LabelledTensor], summed: set[int]) -> None:
-    """A weight reads along its summed axes and produces along those that stay; two activations do neither."""
-    if all(act.constant for act in acts):  # a weight made of two, as LoRA's: the last is applied first
+    """Note that a weight reads along its summed axes and produces along those that stay."""
+    if all(act.constant for act in acts):  # a product of two weights, as in LoRA: the last is applied first
         for act in acts:
             for family in (f for f in act.families if set(varying(f)) & summed):
                 call.space.role("produces" if act is acts[-1] else "reads", family)
@@ -109,7 +113,7 @@ def _aligned(act: LabelledTensor, ndim: int) -> LabelledTensor:
 
 
 def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
-    """Families that share an axis, across all acts; in each cluster a list of families per act."""
+    """Return clusters of families that share an axis; each has a list of families per act."""
     clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
     for index, act in enumerate(acts):
         for family in act.families:
@@ -123,12 +127,12 @@ def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
     return [cluster for _, cluster in clusters]
 
 
-def _met(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     counts = {len(families) for families in cluster if families}
     if counts == {1}:
         return [_joined(call, acts, [families[0] if families else None for families in cluster])]
     same = {tuple(varying(family) for family in families) for families in cluster if families}
-    if len(counts) == 1 and len(same) == 1:  # the same axes on both sides: families belong together in their order
+    if len(counts) == 1 and len(same) == 1:  # the same axes in all acts: families belong together in their order
         return [
             _joined(call, acts, [families[k] if families else None for families in cluster])
             for k in range(counts.pop())
@@ -142,7 +146,7 @@ def _met(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Te
 
 
 def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """One family per act, or none: then the act is broadcast along the family's axes, or fixed there."""
+    """Return one family joined from one per act; an act without one is broadcast or fixed there."""
     present = [family for family in families if family is not None]
     dims = {dim for family in present for dim in varying(family)}
     widest = max(present, key=lambda family: len(varying(family)))
@@ -165,14 +169,14 @@ def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch
 
 
 def _broadcast(act: LabelledTensor, family: torch.Tensor, widest: torch.Tensor) -> bool:
-    """Whether it has a single place along the axes that only the widest runs along, and is not spread out there."""
+    """True if a tensor has length 1 along the axes along which only the widest family varies."""
     return all(act.shape[dim] == 1 for dim in set(varying(widest)) - set(varying(family)))
 
 
 def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:
-    """Whether a weight or a table runs along the inner of several axes only: it is the same for every head.
+    """True if a weight or table varies along the inner of several axes only, so that all heads share it.
 
-    Then either the same channels leave every head, or whole heads leave and it stays as it is. Heads it is.
+    Then either the same channels are removed from every head, or whole heads and the tensor stays. Heads are chosen.
     """
     inner, all_ = set(varying(family)), set(varying(widest))
     return inner < all_ and max(all_) in inner

@@ -1,8 +1,8 @@
-"""`couple_channels`: which channels belong together, found by running the graph once on numbers instead of values.
+"""`couple_channels`: which channels belong together, found by running the graph on labels.
 
-Every axis of every parameter gets numbers of its own; the rules (`rule_call.py` has the table) say how they travel and
-where they meet. What is joined is a **unit**: it leaves as a whole. Units that appear in exactly the same tensors make
-a **group**: any of them may leave, as long as one stays.
+Every axis of every parameter gets unique labels. Channel rules (`rule_call.py`) say how each operation moves labels and
+which it joins. Joined labels are a **unit**, which is removed as a whole. Units that appear in exactly the same tensors
+are a **group**: any of them may be removed, as long as one stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,24 @@ from dst_analyze.model.tracing.trace import LayerFacts, TracedModel
 
 
 def couple_channels(traced: TracedModel) -> Coupling:
-    """The coupling of a traced model; without a graph nothing is known of its channels, so all of them stay."""
+    """Return which channels of a traced model must be removed together, and which must stay.
+
+    Args:
+        traced: The traced model. Without a graph nothing is known of its channels, so all of them stay.
+
+    Returns:
+        The groups of channels, and where in each tensor they are.
+
+    Raises:
+        DstError: A registered channel rule raises, or returns labels that do not fit the call's result.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> traced = dst_analyze.trace_model(model, torch.randn(2, 4))
+        >>> [(group.name, group.width) for group in dst_analyze.couple_channels(traced).removable]
+        [('0', 8)]
+    """
     if traced.graph_module is None:
         return Coupling(tuple(_unknown(layer, traced) for layer in traced.layers), {}, {}, {}, 0)
     names = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
@@ -44,9 +61,9 @@ def _unknown(layer: LayerFacts, traced: TracedModel) -> Group:
 
 
 def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
-    """The example, of its batch no more than two: channels are the same in all of it.
+    """Return the example's tensors, cut to a batch of two, since channels are the same in all samples.
 
-    Whole, if not every tensor begins with the batch: what looks like one may be the nodes of a graph.
+    They stay whole unless every tensor starts with the batch axis: the first axis may number the nodes of a graph.
     """
     size = traced.inputs.batch_size
     tensors = [tensor.clone() for tensor in traced.inputs.tensors()]
@@ -60,7 +77,7 @@ def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
 
 
 class _Grouping:
-    """Turns the labels of a finished run into units and groups."""
+    """The units and groups made from the labels of a finished run."""
 
     def __init__(self, run: LabelRun, layers: Mapping[str, str]) -> None:
         self._run, self._space, self._layers = run, run.space, layers
@@ -70,6 +87,7 @@ class _Grouping:
         self._random = np.random.default_rng(0)
 
     def coupling(self) -> Coupling:
+        """Return the coupling that the labels make."""
         activations = {node.name: self._axes(labels) for node, labels in self._run.labels.items()}
         shapes = {name: tuple(t.shape) for name, t in named_tensors(self._run.module)}
         axes: dict[str, list[list[LabelArray]]] = {}
@@ -88,7 +106,7 @@ class _Grouping:
         )
 
     def _sign(self, units: LabelArray) -> None:
-        """Units that appear in the same tensors get the same signature."""
+        """Add a random number to these units' signatures, which are equal for units in the same tensors."""
         self._signature[np.unique(units[units >= 0])] += self._random.integers(1, 2**63, dtype=np.uint64)
 
     def _axes(self, labels: Any) -> Any:
@@ -109,7 +127,7 @@ class _Grouping:
                 axes[dims[0]].append(vector)
                 self._sign(vector)
             elif not varying(family):
-                self._sign(units.ravel())  # a single place, cut out of a wider axis: it has to stay
+                self._sign(units.ravel())  # a single channel selected from a wider axis, which has to stay
         return Layout(labels.shape, tuple(map(tuple, axes)))
 
     def _reasons(self, found: Iterable[tuple[LabelArray, Reason]]) -> dict[int, list[Reason]]:
@@ -139,7 +157,7 @@ class _Grouping:
         drafts = []
         for signature, found in members.items():
             if not any(member.name in self._trainable for member, _ in found):
-                continue  # tables and masks: nobody would look for channels there
+                continue  # tables and masks, which have no channels
             units = by_signature[signature]
             first = next((pair for pair in found if pair[0].role == "produces"), None)
             reasons = list(dict.fromkeys(reason for unit in units for reason in frozen.get(unit, [])))
@@ -148,7 +166,7 @@ class _Grouping:
             name = first[0].layer if first else f"{found[0][0].name}[{found[0][0].dim}]"
             drafts.append(
                 Group(
-                    name=name if reasons else names.of(name),  # the plain name is for what may shrink
+                    name=name if reasons else names.unique(name),  # removable groups get the plain names
                     units=tuple(units),
                     members=tuple(dict.fromkeys(member for member, _ in found)),
                     channels=(first or found[0])[1],
@@ -161,16 +179,17 @@ class _Grouping:
                 )
             )
         for group in drafts:
-            yield replace(group, name=names.of(group.name)) if group.frozen else group
+            yield replace(group, name=names.unique(group.name)) if group.frozen else group
 
 
 class _Names:
-    """Each name once: the second time it gets a number."""
+    """The names in use."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def of(self, wish: str) -> str:
+    def unique(self, wish: str) -> str:
+        """Return the name, with a number if it is in use already."""
         numbered = itertools.chain([wish], (f"{wish}#{number}" for number in itertools.count(2)))
         name = next(name for name in numbered if name not in self._taken)
         self._taken.add(name)

@@ -1,4 +1,4 @@
-"""What a coupling says: units of channels, the groups they make, and where in every tensor they are."""
+"""`Coupling`: units of channels, their groups, and where in each tensor they are."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
 
-# For every axis of a tensor, the units along it: several where two families of channels were flattened into one.
+# For every axis of a tensor, the units along it: several if two families of channels were flattened into one axis.
 Axes = tuple[tuple[LabelArray, ...], ...]
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor's shape, and the units along its axes (-1 for a place that is no channel)."""
+    """A tensor's shape, and the units along its axes (-1 at places that are no channels)."""
 
     shape: tuple[int, ...]
     axes: Axes
 
     def kept_places(self, keep: Mask, dim: int) -> Mask:
-        """Which places along an axis are left, given which units are."""
+        """Return which places along an axis are left, given which units are kept."""
         left = np.ones(self.shape[dim], np.bool_)
         for units in self.axes[dim]:
             left &= keep[units] | (units < 0)
         return left
 
     def shape_after(self, keep: Mask) -> tuple[int, ...]:
-        """Return the shape that is left, given which units are."""
+        """Return the shape that is left, given which units are kept."""
         return tuple(
             int(self.kept_places(keep, dim).sum()) if self.axes[dim] else size for dim, size in enumerate(self.shape)
         )
@@ -44,7 +44,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Member:
-    """One axis of one parameter or buffer that a group runs along."""
+    """An axis of a parameter or buffer along which a group's channels are numbered."""
 
     name: str
     dim: int
@@ -54,20 +54,20 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Units any of which may be removed, as long as the floor is left."""
+    """Units that appear in the same tensors; unless frozen, all but ``floor`` of them may be removed."""
 
     name: str  # of the first layer that produces it
     units: tuple[int, ...]
     members: tuple[Member, ...]
-    channels: int  # numbers of the first producer's axis in it: units times channels per unit
-    frozen: tuple[Reason, ...]
-    inexact: tuple[Reason, ...]  # why outputs change even if a unit that carries nothing is removed
-    floor: int = 1  # so many units have to stay
-    per_unit: int = 1  # channels of a unit where it is narrowest: of a head its size, of a hidden unit with gates 1
+    channels: int  # of the first producer: the number of units times channels per unit
+    frozen: tuple[Reason, ...]  # why all units have to stay
+    inexact: tuple[Reason, ...]  # why outputs change even if a unit of zeros is removed
+    floor: int = 1  # the number of units that have to stay
+    per_unit: int = 1  # a unit's channels in its narrowest member: a head's size, 1 for an LSTM's hidden unit
 
     @property
     def width(self) -> int:
-        """How many units it has."""
+        """The number of its units."""
         return len(self.units)
 
     @property
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def uses(self) -> int:
-        """How many layers make it or read it: two in a chain, many for the stream past which residual blocks run."""
+        """The number of layers that produce or read it: two in a chain, many for a residual stream."""
         return max(1, len(self.layers("produces")) + len(self.layers("reads")))
 
     def layers(self, role: str) -> tuple[str, ...]:
@@ -96,12 +96,28 @@ class Frozen:
 
 @dataclass(frozen=True)
 class Coupling:
-    """What belongs together in one traced model."""
+    """Which channels of a model must be removed together, and which must stay.
+
+    Attributes:
+        groups: The groups of units.
+        parameters: For each parameter and buffer, its `Layout`: the units along its axes.
+        activations: For each node of the graph, the `Layout` of its result, nested like the result.
+        numbers: For each node that computes a plain value, such as a size, that value for the example.
+        unit_count: The number of units.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> coupling = dst_analyze.couple_channels(dst_analyze.trace_model(model, torch.randn(2, 4)))
+        >>> group = coupling.group("0")
+        >>> group.width, group.layers("reads")
+        (8, ('2',))
+    """
 
     groups: tuple[Group, ...]
-    parameters: Mapping[str, Layout] = field(repr=False)  # and buffers
-    activations: Mapping[str, Any] = field(repr=False)  # by node: a `Layout`, nested as the node's result
-    numbers: Mapping[str, Any] = field(repr=False)  # by node: sizes and other plain values of the example
+    parameters: Mapping[str, Layout] = field(repr=False)
+    activations: Mapping[str, Any] = field(repr=False)
+    numbers: Mapping[str, Any] = field(repr=False)
     unit_count: int
 
     @cached_property
@@ -116,7 +132,7 @@ class Coupling:
             Frozen(
                 group.name,
                 tuple(dict.fromkeys(member.layer for member in group.members)),
-                group.frozen[0].describe() if group.frozen else "all of it leaves together",
+                group.frozen[0].describe() if group.frozen else "all its channels are one unit",
             )
             for group in self.groups
             if not group.removable
@@ -127,7 +143,7 @@ class Coupling:
         return next(group for group in self.groups if group.name == name)
 
     def by_unit(self, group: Group, member: Member, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Values along one of a group's axes, summed up for each of its units."""
+        """Return values along one of a group's axes, summed for each of its units."""
         first = {unit: place for place, unit in enumerate(group.units)}
         sums = np.zeros(group.width)
         for units in self.parameters[member.name].axes[member.dim]:
@@ -136,7 +152,7 @@ class Coupling:
         return sums
 
     def graph(self) -> nx.Graph[str]:
-        """Layers and groups: an edge for every axis a group runs along, with the axis and the role it plays there."""
+        """Return a networkx graph of layers and groups, with an edge for every member of a group."""
         import networkx as nx
 
         graph: nx.Graph[str] = nx.Graph()
@@ -155,7 +171,7 @@ class Coupling:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per group: who makes its channels, who reads them, and why some have to stay."""
+        """One row per group: the layers that produce and read its channels, and why some have to stay."""
         import pandas as pd
 
         return pd.DataFrame(

@@ -1,7 +1,7 @@
-"""LabelArray for channels: which of them must leave together, which must stay, and why.
+"""Labels of channels: which must be removed together, which must stay, and why.
 
-A label is a positive integer; 0 means "not a channel". A label tensor has its activation's shape and stride 0 along
-every axis it does not vary along, so that it costs what its channels cost, whatever the size of the images.
+A label is a positive integer; 0 means "not a channel". A label tensor has its activation's shape, and stride 0 along
+every axis along which it does not vary, so that its size depends on the channels and not on the images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LabelArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Reason:
-    """Why channels cannot be removed, or not exactly: what was met, in which operation, and where in the source."""
+    """Why channels cannot be removed, or not exactly: the operation, and where in the source it is."""
 
     why: str
     op: str
@@ -27,6 +27,7 @@ class Reason:
     place: str
 
     def describe(self) -> str:
+        """Return the reason in words."""
         at = f" at {self.place}" if self.place else ""
         return f"{self.why} ({self.op}{at})" if self.op else self.why
 
@@ -35,12 +36,12 @@ class Reason:
 
 
 def varying(labels: torch.Tensor) -> tuple[int, ...]:
-    """The axes along which collapsed labels differ."""
+    """Return the axes along which collapsed labels differ."""
     return tuple(dim for dim in range(labels.ndim) if labels.shape[dim] > 1 and labels.stride(dim) != 0)
 
 
 def collapsed(labels: torch.Tensor) -> torch.Tensor:
-    """The same labels with stride 0 along every axis they do not vary along."""
+    """Return the same labels with stride 0 along every axis along which they do not vary."""
     shape = labels.shape
     if not labels.numel():
         return labels
@@ -52,7 +53,7 @@ def collapsed(labels: torch.Tensor) -> torch.Tensor:
 
 
 def slim_view(labels: torch.Tensor) -> torch.Tensor:
-    """Of collapsed labels the part that tells everything: length 1 along every axis they do not vary along."""
+    """Return collapsed labels without repetition: with length 1 along axes where they do not vary."""
     kept = varying(labels)
     for dim in range(labels.ndim):
         if dim not in kept:
@@ -61,7 +62,7 @@ def slim_view(labels: torch.Tensor) -> torch.Tensor:
 
 
 def along(labels: torch.Tensor, dim: int) -> torch.Tensor:
-    """The labels met on a walk along one axis."""
+    """Return the labels along one axis, at the first place of every other."""
     dim %= labels.ndim
     for other in reversed(range(labels.ndim)):
         if other != dim:
@@ -70,7 +71,7 @@ def along(labels: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def spread(vector: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor:
-    """A vector of labels laid along one axis of a shape."""
+    """Return a vector of labels expanded to a shape, varying along one axis."""
     view = [1] * len(shape)
     view[dim] = -1
     return vector.view(view).expand(tuple(shape))
@@ -81,7 +82,7 @@ def spread(vector: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor
 
 @dataclass(frozen=True)
 class Block:
-    """The labels of one axis of one parameter or buffer; a second block for one that two families run along."""
+    """The labels of one axis of a parameter or buffer; an axis with two families has two blocks."""
 
     name: str
     dim: int
@@ -90,7 +91,7 @@ class Block:
 
 
 class LabelSpace:
-    """Every label given out, what was joined, and what stays."""
+    """All labels of one run: which were joined, and which must stay."""
 
     def __init__(self) -> None:
         self.size = 1
@@ -105,12 +106,13 @@ class LabelSpace:
         self._inexact: list[tuple[LabelArray, tuple[int, ...], Reason]] = []
 
     def fresh(self, count: int) -> torch.Tensor:
+        """Return new labels."""
         start, self.size = self.size, self.size + count
         self._roots = None
         return torch.arange(start, self.size, dtype=torch.int32)
 
     def of(self, name: str, dim: int, length: int, family: int = 0) -> torch.Tensor:
-        """The labels of a parameter's axis, the same ones whenever it is asked for."""
+        """Return the labels of a parameter's axis, the same on every call."""
         key = (name, dim, family)
         if key not in self.blocks:
             labels = self.fresh(length)
@@ -119,7 +121,7 @@ class LabelSpace:
         return torch.arange(block.start, block.stop, dtype=torch.int32)
 
     def join(self, one: torch.Tensor, other: torch.Tensor, reason: Reason) -> None:
-        """Labels at the same place leave together; what meets a place that is no channel stays."""
+        """Join labels at the same place; freeze labels at a place where the other has no channel."""
         one, other = torch.broadcast_tensors(_cut(one, other), _cut(other, one))
         a, b = _numbers(one).ravel(), _numbers(other).ravel()
         stays = np.concatenate([a[b == 0], b[a == 0]])
@@ -128,42 +130,44 @@ class LabelSpace:
         self._connect(a, b)
 
     def join_along(self, labels: torch.Tensor, dims: Iterable[int], reason: Reason) -> None:
-        """Labels that differ only by their place along ``dims`` leave together."""
+        """Join labels that differ only in their place along ``dims``."""
         for dim in dims:
             if labels.shape[dim] > 1 and labels.stride(dim) != 0:
                 self.join(labels, labels.narrow(dim, 0, 1), reason)
 
     def prefer(self, labels: torch.Tensor, dims: Iterable[int]) -> None:
-        """If these labels end up varying along other axes too, join them along ``dims``."""
+        """Join these labels along ``dims`` if, in the end, they vary along other axes too."""
         self._preferences.append((_numbers(slim_view(labels)), tuple(dims)))
 
     def grid(self, labels: torch.Tensor) -> None:
-        """What is kept of these labels has to be a product of choices along their axes."""
+        """Require that the kept labels are a full grid: a product of choices along the axes."""
         if len(varying(labels)) > 1:
             numbers = _numbers(slim_view(labels))
             self._grids.setdefault((numbers.shape, numbers.tobytes()), numbers)
 
     def freeze(self, labels: torch.Tensor, reason: Reason) -> None:
+        """Note that these labels must stay."""
         stays = np.unique(_numbers(slim_view(labels)))
         if (stays := stays[stays != 0]).size:
             self.frozen.append((stays, reason))
 
     def inexact(self, labels: torch.Tensor, dims: Iterable[int], reason: Reason) -> None:
-        """Removing one label along ``dims`` changes what the others compute, even where it carries nothing."""
+        """Note that removing a label along ``dims`` changes others' values, even if its own are zero."""
         if dims := tuple(set(dims) & set(varying(labels))):
             self._inexact.append((_numbers(slim_view(labels)), dims, reason))
 
     def floor(self, labels: torch.Tensor, count: int) -> None:
-        """At least so many of these have to stay."""
+        """Require that at least ``count`` of these labels stay."""
         self.floors.append((_numbers(labels), count))
 
     def role(self, role: str, labels: torch.Tensor) -> None:
+        """Note that a parameter "produces" or "reads" these channels."""
         self.roles[role].append(np.unique(_numbers(slim_view(labels))))
 
-    # What came of it.
+    # Results.
 
     def roots(self) -> LabelArray:
-        """For each label, the number of its unit: labels joined have the same."""
+        """Return the number of each label's unit: joined labels have the same."""
         if self._roots is None:
             edges = np.concatenate([np.zeros((2, 0), np.int64), *self._edges], axis=1)
             self._edges = [edges]
@@ -172,11 +176,12 @@ class LabelSpace:
         return self._roots
 
     def close(self) -> None:
-        """Join what has to be joined so that every tensor stays a full grid, whatever leaves."""
+        """Join labels until every tensor stays a full grid, whichever units are removed."""
         while self._apply_preferences() or self._apply_grids():
             pass
 
     def inexact_roots(self) -> list[tuple[LabelArray, Reason]]:
+        """Return the units whose removal changes outputs, each with the reason."""
         roots, found = self.roots(), []
         for labels, dims, reason in self._inexact:
             units = roots[labels]
@@ -195,7 +200,10 @@ class LabelSpace:
         return len(self._edges) > before
 
     def _apply_grids(self) -> bool:
-        """One choice per set of labels at a time: a choice for one grid often settles its neighbours."""
+        """Join along all but one axis of each grid; return True if any labels were joined.
+
+        Grids that share units are left for the next call: a choice for one grid often settles its neighbours.
+        """
         roots, before = self.roots(), len(self._edges)
         touched: set[int] = set()
         for labels in self._grids.values():
@@ -229,7 +237,7 @@ def _numbers(labels: torch.Tensor) -> LabelArray:
 
 
 def _cut(labels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Without the axes neither varies along."""
+    """Return labels with length 1 along the axes along which neither tensor varies."""
     for dim in range(labels.ndim):
         if labels.shape[dim] > 1 and labels.stride(dim) == 0 and (other.shape[dim] == 1 or other.stride(dim) == 0):
             labels = labels.narrow(dim, 0, 1)
@@ -241,7 +249,7 @@ def _varies(units: LabelArray, dim: int) -> bool:
 
 
 def _pieces(units: LabelArray, dim: int) -> int:
-    """How many independent choices are left if only places along ``dim`` may leave."""
+    """Return how many independent choices are left if only places along ``dim`` may be removed."""
     rows = np.moveaxis(units, dim, 0).reshape(units.shape[dim], -1)
     _, columns = np.unique(rows, return_inverse=True)
     columns = columns.reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""The example run through the graph once more, with labels beside every tensor."""
+"""Propagation of labels: the graph is run on the example, with labels beside every tensor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dst_analyze.model.graph.symbolic import is_stochastic
 
 
 class LabelRun(fx.Interpreter):
-    """Runs the example, and beside every tensor its labels."""
+    """An interpreter that runs the example and computes the labels of every tensor."""
 
     def __init__(self, module: fx.GraphModule, opaque: set[str], root: type[nn.Module]) -> None:
         super().__init__(module)
@@ -58,7 +58,7 @@ class LabelRun(fx.Interpreter):
                 for family in act.families:
                     self.space.freeze(family, Reason("an output of the model", "", n.name, ""))
             return None
-        return self._called(n, result, real)
+        return self._label_call(n, result, real)
 
     def _parameter(self, target: str, tensor: Any) -> Any:
         if not torch.is_tensor(tensor):
@@ -67,7 +67,7 @@ class LabelRun(fx.Interpreter):
         families = [spread(self.space.of(name, d, shape[d]), d, shape) for d in range(len(shape)) if shape[d] > 1]
         return LabelledTensor(shape, tuple(families), constant=True)
 
-    def _called(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
+    def _label_call(self, n: fx.Node, result: Any, real: Callable[[], tuple[Any, ...]]) -> Any:
         args, kwargs = self._arguments(n)
         module = self.module.get_submodule(str(n.target)) if n.op == "call_module" else None
         call = Call(
@@ -100,16 +100,16 @@ class LabelRun(fx.Interpreter):
             return call.out(call.x.families)
         made = _acts(unlabelled(result))
         if not made and call.op != "setitem":
-            return result  # a size, a truth: plain values
+            return result  # a plain value, such as a size
         if any(0 in act.shape for act in (*call.acts, *made)):
-            return self._not_understood(call, "nothing of the example comes here")
+            return self._not_understood(call, "the example gives it an empty tensor")
         if rule is None:
             return self._not_understood(call)
         try:
             return rule(call)
         except (DstError, MemoryError):
             raise
-        except Exception as error:  # what no rule foresaw costs these channels, not the whole coupling
+        except Exception as error:  # freeze these channels rather than fail for the whole model
             return self._not_understood(call, f"an operation used in a way that is not understood: {error}")
 
     def _not_understood(self, call: Call, why: str = "an operation that is not understood") -> Any:
@@ -121,7 +121,7 @@ class LabelRun(fx.Interpreter):
         return frozen_module(call)
 
     def _arguments(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A node's arguments with tensors as acts."""
+        """Return a node's arguments with tensors as `LabelledTensor`."""
         return self._filled(n.args), self._filled(n.kwargs)
 
     def _filled(self, value: Any) -> Any:
@@ -136,7 +136,7 @@ class LabelRun(fx.Interpreter):
         return value
 
     def _rerun(self, n: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The node's operation on labels; other tensors it takes a shape from are filled in."""
+        """Run the node's operation on labels; other tensors, which only give shapes, are empty ones."""
 
         def real(value: Any) -> Any:
             return torch.empty(1).expand(value.shape) if isinstance(value, LabelledTensor) else value
@@ -162,7 +162,7 @@ def _constant(value: Any, constant: bool) -> Any:
 
 
 def _is_random_op(module: nn.Module, args: tuple[Any, ...], result: Any) -> bool:
-    """Stochastic depth by whatever name: parameter-free, speaks of chance, and in eval mode changes nothing."""
+    """True for modules like stochastic depth: random in training, the identity in eval mode."""
     return (
         is_stochastic(module)
         and len(args) == 1

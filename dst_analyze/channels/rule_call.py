@@ -1,6 +1,7 @@
-"""What a channel rule is given: one call of one operation, its tensors as labelled shapes, everything else as it is.
+"""`register_channel_rule`, the table of channel rules, and `Call`, which a rule takes.
 
-Rules are found in a table. An operation that is not in it freezes what it touches; nothing is element-wise by default.
+A rule gets one call of an operation, with tensors as labelled shapes and all else as it is. An operation without a rule
+freezes the channels of its tensors; none is taken to be element-wise by default.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dst_analyze.model.user_errors import describe_value, user_code
 
 @dataclass(frozen=True)
 class LabelledTensor:
-    """A tensor as the rules see it: its shape, and the families of labels that run along its axes.
+    """A tensor in a channel rule: its shape, and the families of labels along its axes.
 
-    ``constant`` if it depends on parameters alone, not on the model's inputs.
+    ``constant`` is True if it depends on parameters alone, not on the model's inputs.
     """
 
     shape: tuple[int, ...]
@@ -34,28 +35,28 @@ class LabelledTensor:
 
     @property
     def ndim(self) -> int:
-        """How many axes the tensor has."""
+        """The number of axes."""
         return len(self.shape)
 
     def along(self, dim: int) -> list[torch.Tensor]:
-        """The families that vary along an axis."""
+        """Return the families that vary along an axis."""
         return [family for family in self.families if dim % self.ndim in varying(family)]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One node of the graph, about to be understood."""
+    """A node of the graph, as a channel rule gets it."""
 
     space: LabelSpace
     node: fx.Node
     module: nn.Module | None  # of a call_module node
     args: tuple[Any, ...]  # tensors are `LabelledTensor`s, everything else is the example's value
     kwargs: dict[str, Any]
-    result: Any  # the example's value; of it a rule may use shapes
+    result: Any  # the example's value; a rule may use its shapes
     op: str
-    place: str  # the module the call is made in, and where its forward is written
-    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]  # the operation itself, to be run on labels
-    indices: Callable[[], tuple[Any, ...]]  # the arguments with the example's own tensors
+    place: str  # the module in which the call is made, and where its forward is written
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Any]  # runs the operation, on labels
+    indices: Callable[[], tuple[Any, ...]]  # returns the arguments with the example's tensors
 
     # Arguments.
 
@@ -84,12 +85,12 @@ class Call:
         return tuple(self.result.shape)
 
     def out(self, families: Iterable[torch.Tensor], constant: bool | None = None) -> LabelledTensor:
-        """A result of the call's own shape."""
+        """Return a result of the call's shape with these families."""
         constant = all(act.constant for act in self.acts) if constant is None else constant
         return LabelledTensor(self.shape, tuple(collapsed(family) for family in families), constant)
 
     def on_labels(self, labels: torch.Tensor) -> Any:
-        """What the operation makes of labels put in the place of its first tensor."""
+        """Return the operation's result for labels in place of its first tensor."""
         done = False
 
         def swap(value: Any) -> Any:
@@ -105,7 +106,7 @@ class Call:
     # Findings.
 
     def reason(self, why: str) -> Reason:
-        """Return a reason that names this call and where it stands."""
+        """Return a reason that names this call and its place in the source."""
         return Reason(why, self.op, self.node.name, self.place)
 
     def freeze(self, families: Iterable[torch.Tensor], why: str) -> None:
@@ -114,13 +115,13 @@ class Call:
             self.space.freeze(family, self.reason(why))
 
     def without(self, act: LabelledTensor, dims: Iterable[int], why: str) -> list[torch.Tensor]:
-        """The families left when none may run along ``dims``: those that do are frozen."""
+        """Freeze the families that vary along ``dims``, and return the others."""
         gone = {dim % act.ndim for dim in dims}
         self.freeze((family for family in act.families if gone & set(varying(family))), why)
         return [family for family in act.families if not gone & set(varying(family))]
 
     def only_along(self, family: torch.Tensor, dim: int) -> torch.Tensor:
-        """Join a family along every axis but one; its labels along that one."""
+        """Join a family along every axis but one, and return its labels along that one."""
         dim %= family.ndim
         self.space.join_along(family, (d for d in range(family.ndim) if d != dim), self.reason("fixed along an axis"))
         return along(family, dim)
@@ -134,7 +135,7 @@ class Call:
     # Parameters.
 
     def parameter(self, name: str, dims: Sequence[int], families: int = 1) -> LabelledTensor | None:
-        """A parameter of the call's module, labelled along ``dims`` and kept whole along the rest."""
+        """Return a parameter of the call's module with labels along ``dims``; other axes keep their size."""
         assert self.module is not None
         tensor = getattr(self.module, name, None)
         if tensor is None:
@@ -150,7 +151,7 @@ class Call:
 
     @property
     def names(self) -> dict[str, str]:
-        """The module's own tensors by the one name each goes by in the whole graph."""
+        """The names in the graph of the module's parameters and buffers; tied ones have the same."""
         return self.node.meta["slim_names"]  # type: ignore[no-any-return]
 
 
@@ -176,9 +177,9 @@ def mapped_acts(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def place_of(node: fx.Node, root: type[nn.Module]) -> str:
-    """The module a node was recorded in, and where its forward is written; its name where that is in torch alone."""
+    """Return the module that makes a call, and where its forward is written (unless in torch)."""
     stack = [("", root), *node.meta.get("nn_module_stack", {}).values()]
-    if node.op == "call_module" and len(stack) > 1:  # the layer itself is torch's; who calls it is the model's
+    if node.op == "call_module" and len(stack) > 1:  # the last is the called layer, the one before it the caller
         stack.pop()
     own = [(path, kind) for path, kind in stack if not str(getattr(kind, "__module__", "")).startswith("torch.")]
     if not own:
@@ -190,7 +191,7 @@ def place_of(node: fx.Node, root: type[nn.Module]) -> str:
 
 
 def frozen_module(call: Call) -> Any:
-    """Not understood: nothing that touches the module may change."""
+    """Freeze the channels of all tensors that a module takes, and return a result without channels."""
     call.freeze((family for act in call.acts for family in act.families), f"inside a {call.op}")
     return unlabelled(call.result)
 
@@ -212,26 +213,26 @@ ChannelRule = Callable[[Call], Any]
 
 
 class Effect(Enum):
-    """What the exactness proof may take a rule's operation to do; every value but UNKNOWN hides no sum over channels.
+    """What the exactness proof may assume of an operation: all but UNKNOWN hide no sum over channels.
 
-    The rule of such an operation says itself (`Call.inexact`) where an element depends on others along an axis.
+    If an element depends on others along an axis, the rule calls `Call.inexact`.
     """
 
-    UNKNOWN = auto()  # anything, as with a user's own rule: it may hide a sum, and all it computes may move
-    NO_HIDDEN_SUM = auto()  # no more than that
+    UNKNOWN = auto()  # nothing, as for users' rules: it may hide a sum, and may mix all values
+    NO_HIDDEN_SUM = auto()  # nothing else
     ELEMENTWISE = auto()  # an element of the result depends on the elements at its place
     PER_CHANNEL = auto()  # ... on all elements of its channel
-    REARRANGES = auto()  # elements are moved, not computed: the operation can be run on marks as it is
+    REARRANGES = auto()  # elements are moved, not computed: the operation can be run on marks
 
 
 _BY_NAME: dict[str, ChannelRule] = {}
 _EFFECTS: dict[ChannelRule, Effect] = {}
-# Tables that people add to by name hold torch's own functions only: a stranger may have the same name.
+# Rules are found by name for functions of these packages only: a user's function may have the same name.
 _TORCH = ("torch", "_operator", "builtins", "math")
 
 
 def rules(*names: str, effect: Effect | None = None) -> Callable[[ChannelRule], ChannelRule]:
-    """Enter a rule for torch's functions, tensor methods and operators of these names.
+    """Return a decorator that enters a rule for torch's functions, methods and operators of these names.
 
     The rules for families of layers, and for the functions that compute the same, are named in `model/families.py`.
     """
@@ -245,7 +246,7 @@ def rules(*names: str, effect: Effect | None = None) -> Callable[[ChannelRule], 
 
 
 def family_rule(effect: Effect) -> Callable[[ChannelRule], ChannelRule]:
-    """Declare the effect of a rule that the table of families names."""
+    """Return a decorator that declares the effect of a rule named in `model/families.py`."""
 
     def declare(rule: ChannelRule) -> ChannelRule:
         _set_effect(rule, effect)
@@ -255,18 +256,18 @@ def family_rule(effect: Effect) -> Callable[[ChannelRule], ChannelRule]:
 
 
 def _set_effect(rule: ChannelRule, effect: Effect | None) -> None:
-    """Keep a rule's effect, which is the same under all names; None leaves what was said of it elsewhere."""
+    """Set the effect of a rule, which is the same under all its names; None changes nothing."""
     if effect is not None and _EFFECTS.setdefault(rule, effect) is not effect:
-        raise ValueError(f"{rule} is entered with two effects, {_EFFECTS[rule]} and {effect}")
+        raise ValueError(f"{rule} has two effects: {_EFFECTS[rule]} and {effect}")
 
 
 def effect_of(rule: ChannelRule | None) -> Effect:
-    """Return what a rule's operation does, as far as the exactness proof is concerned."""
+    """Return the declared effect of a rule; UNKNOWN if it has none."""
     return Effect.UNKNOWN if rule is None else _EFFECTS.get(rule, Effect.UNKNOWN)
 
 
 def rule_for(node: fx.Node, module: nn.Module | None) -> ChannelRule | None:
-    """The rule for a call: a user's own before ours, of a module the nearest class's."""
+    """Return the rule for a call, None if there is none; registered rules come before built-in ones."""
     if module is not None:
         kinds = type(module).__mro__
         users = next((_REGISTERED[kind] for kind in kinds if kind in _REGISTERED), None)
@@ -291,9 +292,9 @@ def _layer_rule(kind: type[nn.Module]) -> ChannelRule | None:
     return family.channels.find(layer=True) if family is not None else None
 
 
-# --- rules of the user's own ------------------------------------------------------------------------------------
+# --- registered rules -------------------------------------------------------------------------------------------
 
-# By function, module class or name: a rule, or the class of torch's whose rule will do.
+# By function, module class or name: a rule, or the torch.nn class whose rule is used.
 _REGISTERED: dict[Any, ChannelRule | type[nn.Module]] = {}
 _FITS: dict[type[nn.Module], Callable[[Any], None]] = {}
 
@@ -304,12 +305,29 @@ def register_channel_rule(
     *,
     fit: Callable[[Any], None] | None = None,
 ) -> None:
-    """Teach the coupling one more operation: a function, a module's class, or the name of a tensor method.
+    """Register how channels pass through an operation, so that the layers around it can be narrowed.
 
-    ``rule(call)`` joins and freezes labels on ``call.space`` and returns a `LabelledTensor` for the call's result (a
-    tuple if there are several); or ``rule`` is a class of torch.nn, whose rule is then used. A module's class stays
-    one node of the graph from now on; ``fit(module)`` updates sizes that the module stores (such as ``in_features``)
-    once its tensors have been cut.
+    Args:
+        op: A function, a module's class, or the name of a tensor method. Modules of a registered class are one node
+            of the graph from now on.
+        rule: Called with a `Call`; joins and freezes labels on ``call.space`` and returns a `LabelledTensor` for the
+            call's result, or a tuple of them. Or a class of torch.nn, whose rule is used.
+        fit: For a module's class: called with a module after its tensors were cut, to update the sizes that it stores
+            (such as ``in_features``).
+
+    Raises:
+        OptionError: ``rule`` is a class without a channel rule; raised when the operation is met.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> class Clip(torch.nn.Module):
+        ...     def forward(self, x):
+        ...         return torch.from_numpy(x.detach().numpy().clip(0, 1))  # torch does not see this
+        >>> dst_analyze.register_channel_rule(Clip, lambda call: call.out(call.x.families))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), Clip(), torch.nn.Linear(8, 2))
+        >>> coupling = dst_analyze.couple_channels(dst_analyze.trace_model(model, torch.randn(2, 4)))
+        >>> [group.name for group in coupling.removable]
+        ['0']
     """
     name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
     _REGISTERED[op] = rule if isinstance(rule, type) else _checked(name, rule)
@@ -321,26 +339,26 @@ def register_channel_rule(
 
 
 def fit_of(module: nn.Module) -> Callable[[Any], None] | None:
-    """How a module of a registered class is told that its tensors were cut."""
+    """Return the registered function that updates a module's stored sizes; None if there is none."""
     return next((_FITS[kind] for kind in type(module).__mro__ if kind in _FITS), None)
 
 
 def _resolved(rule: ChannelRule | type[nn.Module]) -> ChannelRule:
-    """Return a registered rule, or the rule of the class of torch's that was registered in its place."""
+    """Return a registered rule, or the rule of the torch.nn class that was registered in its place."""
     if not isinstance(rule, type):
         return rule
     known = _layer_rule(rule)
     if known is None:
         raise OptionError(
-            f"there is no channel rule for {rule.__name__}, which another class is to share",
+            f"there is no channel rule for {rule.__name__}, which is registered as the rule of another class",
             place="register_channel_rule",
-            hint="name a layer of torch.nn's, such as nn.Linear or nn.ReLU, or write a rule",
+            hint="name a layer of torch.nn such as nn.Linear or nn.ReLU, or write a rule",
         )
     return known
 
 
 def _checked(name: str, rule: ChannelRule) -> ChannelRule:
-    """A stranger's rule: what it raises is told as its own, and what it returns must fit the result."""
+    """Return a user's rule with checks: its errors name the rule, and its result must fit the call's."""
 
     def checked(call: Call) -> Any:
         with user_code(f"the channel rule for {name}"):
@@ -351,7 +369,7 @@ def _checked(name: str, rule: ChannelRule) -> ChannelRule:
                 f"the channel rule for {name} returned {given or describe_value(found)}, "
                 f"where the result has shapes {wanted}",
                 place=call.place,
-                hint="return call.out(families), or a tuple of Acts for several results",
+                hint="return call.out(families), or a tuple of LabelledTensors for several results",
             )
         return found
 
@@ -368,14 +386,14 @@ def _shapes(value: Any) -> list[tuple[int, ...]]:
 
 
 def op_name(node: fx.Node, module: nn.Module | None) -> str:
-    """What an operation is called in the table and in reasons."""
+    """Return an operation's name in the table and in reasons."""
     if module is not None:
         return type(module).__name__
     return _plain(str(getattr(node.target, "__name__", node.target)))
 
 
 def _plain(name: str) -> str:
-    """In place or not, an operation does the same to channels."""
+    """Return a name without the mark of an operation in place, which has the same rule."""
     name = _INPLACE_OPERATORS.get(name, name)
     return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 

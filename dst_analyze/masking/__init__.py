@@ -1,1 +1,1 @@
-"""A `TracedModel` becomes a `MaskedModel`: the masked-weight operator and the model that trains with it."""
+"""From a `TracedModel` to a `MaskedModel`: the masked-weight operator, and its model."""

@@ -1,4 +1,4 @@
-"""Stand-ins for the derivative of the step function, by name; each takes the distance |Q| = ||W| − t|."""
+"""Estimators of the step function's derivative, by name; each takes the distance |Q| = ||W| − t|."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Estimator = Callable[[torch.Tensor], torch.Tensor]
 
 
 def long_tail(distance: torch.Tensor) -> torch.Tensor:
-    """The paper's H: max(2 − 4|q|, 0.4) up to |q| = 1, zero beyond (its two pieces meet at |q| = 0.4)."""
+    """Return the paper's H: max(2 − 4|q|, 0.4) up to |q| = 1, zero beyond."""
     return distance.mul(-4).add_(2).clamp_(min=0.4).mul_(clipped(distance))
 
 
 def clipped(distance: torch.Tensor) -> torch.Tensor:
-    """The clipped straight-through estimator: one up to |q| = 1, zero beyond."""
-    # A comparison written as numbers: arithmetic with a tensor of booleans takes ten times as long on a CPU.
+    """Return the clipped straight-through estimate: one up to |q| = 1, zero beyond."""
+    # Numbers rather than booleans, with which arithmetic takes ten times as long on a CPU.
     return torch.le(distance, 1, out=torch.empty_like(distance))
 
 

@@ -1,8 +1,8 @@
-"""The two forms of a masked model: the rewritten graph, where it is proven equal, and the user's own modules.
+"""The two forms of a masked model: the rewritten graph if proven equal, and the user's modules.
 
-Proven means: to the bit, in outputs, gradients (weights, thresholds, inputs), buffers and random numbers drawn, in the
-mode it is used in, at two batch sizes, before and after an optimizer step, with masks that do prune. A call that the
-proof does not cover (other arguments, hooks put on later, another kind of autocast) runs through the modules.
+Proven means equal to the bit in outputs, gradients (weights, thresholds, inputs), buffers and random numbers drawn: in
+the mode that it is used in, at two batch sizes, before and after an optimizer step, with masks that prune. A call that
+the proof does not cover (other arguments, hooks added later, another kind of autocast) runs through the modules.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 Form = Literal["graph", "modules"]
 
-_MOST_PROOFS = 6  # of one graph, in other surroundings or sizes; after that, calls run through the modules
+_MOST_PROOFS = 6  # of one graph, for other devices, dtypes or sizes; after that, calls run through the modules
 
 
 @dataclass(frozen=True)
 class FormChoice:
-    """In which form a masked model runs in each mode, and why not as a graph where it does not.
+    """The form in which a masked model runs in each mode, and why it is not a graph.
 
     Attributes:
         train: Form in training mode.
         eval: Form in eval mode.
-        reason: Why it is not the graph, in training mode if that is concerned; empty if it is the graph in both.
-        place: Where in the user's code the reason lies, if known.
+        reason: Why it is not the graph, in training mode if possible; empty if both modes run as graphs.
+        place: Where in the user's code the reason is, if known.
     """
 
     train: Form
@@ -59,7 +59,7 @@ class FormChoice:
 
 @dataclass
 class GraphForm:
-    """A graph that may stand in for the modules in one mode, and where that has been proven so far."""
+    """A graph that may replace the modules in one mode, and for which calls that is proven so far."""
 
     mode: Mode
     packed: PackedGraph
@@ -69,7 +69,7 @@ class GraphForm:
     proven: dict[tuple[Any, ...], bool] = field(default_factory=dict)
 
     def tensors(self, masked: MaskedModel, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the call as the graph takes it; None if it is not proven for it, even after trying."""
+        """Return a call's tensors as the graph takes them; None if a proof for this call fails."""
         tensors = self.calls.flatten(args, kwargs)
         if tensors is None:
             return None
@@ -86,7 +86,7 @@ class GraphForm:
         return tensors if self.proven[key] else None
 
     def surroundings(self, masked: MaskedModel, tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        """What a proof holds for: device, dtype, autocast, and the inputs' sizes if such are built into the graph."""
+        """Return what a proof holds for: device, dtype, autocast, and inputs' sizes if they matter."""
         sizes = tuple(tuple(tensor.shape) for tensor in tensors) if self.packed.fixed_sizes else ()
         return (masked.thresholds.device, masked.thresholds.dtype, *autocast_state(), *sizes)
 

@@ -1,4 +1,4 @@
-"""The torch.fx pass: a traced graph, rewritten so that every masked weight comes from one node.
+"""The torch.fx pass: it rewrites a traced graph so that all masked weights come from one node.
 
     thresholds, weights ──> masks ──> getitem 0, 1, 2, ...      one call for the whole model
     call_module fc1(x)  ──> linear(x, getitem_0, fc1.bias)      Linear and convolutions of torch's own type
@@ -31,7 +31,7 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., torch.Tensor]] = {
 
 
 class WithWeights(nn.Module):
-    """A module called with weights of the caller's in place of its own, which are named by their place inside it."""
+    """A module called with given weights in place of the parameters called ``names``."""
 
     def __init__(self, module: nn.Module, names: Sequence[tuple[str, ...]]) -> None:
         super().__init__()
@@ -75,11 +75,11 @@ def rewrite_graph(
             node.replace_all_uses_with(masked[node.target])
             graph.erase_node(node)
         elif node.op == "call_module" and str(node.target).startswith("model."):
-            _hand_in(graph, node, root, masked)
+            _use_masked_weights(graph, node, root, masked)
     result = fx.GraphModule(root, graph, class_name=f"Masked{type(model).__name__}")
-    for name, child in root.named_children():  # fx has copied what is read now; buffers may be replaced later
+    for name, child in root.named_children():  # fx has copied the tensors; buffers may be replaced later
         setattr(result, name, child)
-        vars(result)[name] = child  # found without nn.Module's own search, which costs more than a small layer
+        vars(result)[name] = child  # avoids nn.Module.__getattr__, which costs more than a small layer
     vars(result)["thresholds"] = thresholds
     remove_dead_nodes(result.graph)
     result.graph.lint()
@@ -89,7 +89,7 @@ def rewrite_graph(
 
 
 def inlined_modules(packed: PackedGraph, model: nn.Module) -> list[nn.Module]:
-    """The modules whose code the rewritten graph replaces: their hooks would not run, their mode is built in."""
+    """Return the modules whose code the rewritten graph replaces, so that their hooks do not run."""
     called = {str(node.target) for node in packed.nodes if node.op == "call_module"}
     functional = {name for name in called if as_function(model.get_submodule(name)) is not None}
     whole = called - functional
@@ -102,14 +102,14 @@ def inlined_modules(packed: PackedGraph, model: nn.Module) -> list[nn.Module]:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """True if something else than the module's own code runs when it is called."""
+    """True if a call of the module runs hooks."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 
 def as_function(module: nn.Module) -> Callable[..., torch.Tensor] | None:
-    """The function that a module of exactly torch's own type calls on its weight; None for every other module."""
+    """Return the function that torch's own Linear or convolution calls; None for other modules."""
     if has_hooks(module) or "forward" in vars(module):
         return None
     if type(module) is nn.Linear:
@@ -120,7 +120,7 @@ def as_function(module: nn.Module) -> Callable[..., torch.Tensor] | None:
 
 
 def _masked_nodes(graph: fx.Graph, layers: Sequence[MaskedLayer]) -> dict[str, fx.Node]:
-    """Insert the call of the masks; return the masked weight under each name the weight goes by."""
+    """Insert the call of the masks; return the node of each masked weight, by all names of the weight."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
     result: dict[str, fx.Node] = {}
     with graph.inserting_before(first):
@@ -136,8 +136,8 @@ def _masked_nodes(graph: fx.Graph, layers: Sequence[MaskedLayer]) -> dict[str, f
     return result
 
 
-def _hand_in(graph: fx.Graph, node: fx.Node, root: nn.Module, masked: dict[str, fx.Node]) -> None:
-    """Rewrite the call of a module so that it computes with its masked weights, if it owns any."""
+def _use_masked_weights(graph: fx.Graph, node: fx.Node, root: nn.Module, masked: dict[str, fx.Node]) -> None:
+    """Rewrite the call of a module so that it computes with its masked weights, if it has any."""
     target = str(node.target)
     module = root.get_submodule(target)
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]

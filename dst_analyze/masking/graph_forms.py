@@ -1,4 +1,4 @@
-"""The graphs that a masked model can run as: found, proven, built when first used, and left out of copies."""
+"""The graphs that a masked model can run as: found, proven, built on first use, never copied."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel
 if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel
 
-_NOT_ASKED = NoGraph('form="modules" was asked for')
-_MADE_ON_DEMAND = ("_graph_modules", "_inlined")  # never copied or pickled: a copy makes its own
+_NOT_WANTED = NoGraph('form="modules" was asked for')
+_MADE_ON_DEMAND = ("_graph_modules", "_inlined")  # never copied or pickled: a copy builds them again
 
 
 class GraphForms(nn.Module):
-    """What a `MaskedModel` knows about its graphs, one for training and one for eval mode."""
+    """The part of a `MaskedModel` that holds its graphs, one for training and one for eval mode."""
 
     model: nn.Module
     masking: Masks
@@ -30,18 +30,18 @@ class GraphForms(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._forms: dict[Mode, GraphForm | NoGraph] = {"train": _NOT_ASKED, "eval": _NOT_ASKED}
+        self._forms: dict[Mode, GraphForm | NoGraph] = {"train": _NOT_WANTED, "eval": _NOT_WANTED}
         self._graph_modules: dict[Mode, fx.GraphModule] = {}
         self._inlined: dict[Mode, list[nn.Module]] = {}
 
     def uses_graph(self, *args: Any, **kwargs: Any) -> bool:
-        """True if such a call runs as a graph in the current mode."""
+        """True if a call with these arguments runs as a graph in the current mode."""
         form = self._forms["train" if self.training else "eval"]
         return isinstance(form, GraphForm) and form.tensors(self._masked, args, kwargs) is not None
 
     @property
     def form(self) -> FormChoice:
-        """In which form it runs, as a graph or as modules, and why."""
+        """The form in which it runs in each mode, as a graph or as modules, and why."""
         train, eval_ = self._forms["train"], self._forms["eval"]
         why = next((form for form in (train, eval_) if isinstance(form, NoGraph)), None)
         return FormChoice(
@@ -53,24 +53,24 @@ class GraphForms(nn.Module):
 
     @property
     def graph_module(self) -> fx.GraphModule:
-        """The rewritten graph of the current mode; it shares all parameters, buffers and modules with this model.
+        """The rewritten graph of the current mode; it shares parameters, buffers and modules with this model.
 
         Called with the tensors of a call in order, it returns plain tuples, lists and dicts.
 
         Raises:
-            ModelError: There is none; the error says why.
+            ModelError: The model has no graph in this mode; the error says why.
         """
         form = self._forms["train" if self.training else "eval"]
         if isinstance(form, NoGraph):
             raise ModelError(
                 f"the masked model has no graph in {'training' if self.training else 'eval'} mode: {form.reason}",
                 place=form.place,
-                hint="it runs as modules all the same",
+                hint="call the masked model itself, which runs as modules",
             )
         return self.graph_module_of(form)
 
     def graph_module_of(self, form: GraphForm) -> fx.GraphModule:
-        """The rewritten graph of a form, made when it is first asked for."""
+        """Return the rewritten graph of a form, built on first use."""
         module = self._graph_modules.get(form.mode)
         if module is None:
             other = next((f for f in self._forms.values() if isinstance(f, GraphForm) and f is not form), None)
@@ -88,7 +88,7 @@ class GraphForms(nn.Module):
         return rewrite_graph(packed, self.model, self.masking.layers, self.thresholds, self.masking, constants)
 
     def inlined(self, form: GraphForm) -> list[nn.Module]:
-        """The modules whose code the graph of a form replaces."""
+        """Return the modules whose code the graph of a form replaces."""
         self.graph_module_of(form)
         return self._inlined[form.mode]
 
@@ -107,7 +107,7 @@ class GraphForms(nn.Module):
         self._build_graphs()
 
     def _build_graphs(self) -> None:
-        """Make the graphs now rather than in the first call, which torch.compile may be looking at."""
+        """Build the graphs now rather than in the first call, which torch.compile may trace."""
         for form in self._forms.values():
             if isinstance(form, GraphForm):
                 self.graph_module_of(form)

@@ -1,4 +1,4 @@
-"""One masked weight inside a `MaskedModel`: its names, and how its thresholds lie along it."""
+"""The layers of a `MaskedModel`: their weights' names, and the layout of their thresholds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GROUP = 1 << 20  # weights up to this many together share one call of the opera
 
 @dataclass(frozen=True)
 class MaskedLayer:
-    """A weight by its names, its row layout, and its place among the model's flat thresholds."""
+    """A masked weight: its names, its row layout, and its part of the model's flat thresholds."""
 
     name: str
     aliases: tuple[str, ...]
@@ -32,15 +32,16 @@ class MaskedLayer:
 
     @property
     def count(self) -> int:
-        """How many thresholds it has."""
+        """The number of its thresholds."""
         return math.prod(self.threshold_shape)
 
     @property
     def stop(self) -> int:
+        """The end of its part of the flat thresholds."""
         return self.start + self.count
 
     def per_threshold(self, values: torch.Tensor) -> torch.Tensor:
-        """Values in the weight's view as their mean over the row, or rows, that each threshold stands for."""
+        """Return the mean of values in the weight's view over the weights of each threshold."""
         columns = [axis for axis in range(values.ndim) if axis not in self.layout.rows]
         by_row = values.mean(columns, keepdim=True) if columns else values
         shared = [axis for axis, size in enumerate(self.threshold_shape) if size == 1 < by_row.shape[axis]]
@@ -48,7 +49,7 @@ class MaskedLayer:
 
 
 def flat_layout(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[MaskedLayer, ...]:
-    """The thresholds of all layers in one flat vector, each layer's part in network order."""
+    """Return the masked layers, with their parts of one flat vector of thresholds in network order."""
     if threshold not in get_args(Threshold):
         choices = ", ".join(get_args(Threshold))
         raise OptionError(f"unknown kind of threshold {threshold!r}", hint=f"choose one of {choices}")
@@ -64,9 +65,9 @@ def flat_layout(layers: Sequence[LayerFacts], threshold: Threshold) -> tuple[Mas
 
 @torch.no_grad()
 def units_of(layers: Sequence[MaskedLayer], weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A unit for the thresholds of each layer: the mean magnitude of its weights, over its mean for all thresholds.
+    """Return each layer's unit: its weights' mean magnitude, divided by the mean over thresholds.
 
-    So one is what they count in on average, and alphas mean about what they do without units. A layer of zeros has one.
+    Units are one on average, so that an alpha has about the same effect as without units. A layer of zeros has unit 1.
     """
     means = torch.stack([weight.abs().mean().to(weights[0].device, torch.float32) for weight in weights])
     counts = torch.tensor([layer.count for layer in layers], device=means.device)
@@ -74,7 +75,10 @@ def units_of(layers: Sequence[MaskedLayer], weights: Sequence[torch.Tensor]) -> 
 
 
 def grouped(weights: Sequence[tuple[torch.device, int]]) -> list[list[int]]:
-    """Consecutive weights of one device, gathered while they are small: fewer calls, no large gradient held long."""
+    """Return groups of consecutive weights on one device, as indices.
+
+    Small weights share a group, which saves calls; a large weight is alone, so that its gradient is freed early.
+    """
 
     def groups(indices: list[int]) -> list[list[int]]:
         result: list[list[int]] = [[]]

@@ -33,12 +33,23 @@ AskedForm = Literal["auto", "graph", "modules"]
 
 
 class MaskedModel(GraphForms):
-    """A model that computes with masked weights: call it as the original, train it with `sparsity_loss` added.
+    """A model that computes with masked weights; train it with `sparsity_loss` added to the loss.
 
-    ``model`` is a deep copy of the original with its own parameters under their own names; ``thresholds`` holds the
-    thresholds of all layers in one flat parameter (one tensor for the optimizer, whatever the number of layers).
-    A weight-standardised or normalised weight is masked before it is standardised: the zero is in the parameter.
-    ``masking`` computes the masked weights of all layers.
+    A weight-standardised or normalised weight is masked before it is standardised: the zeros are in the parameter.
+    Make one with `mask_model`.
+
+    Attributes:
+        model: A deep copy of the original, with parameters of the same names.
+        thresholds: The thresholds of all layers as one flat parameter, which is a single tensor for the optimizer.
+        masking: The module that computes the masked weights of all layers.
+        constants: Tensors that the graphs need and the model does not have.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> masked = dst_analyze.mask_model(torch.nn.Linear(4, 8), torch.randn(2, 4))
+        >>> (masked(torch.randn(2, 4)).sum() + 1e-4 * masked.sparsity_loss()).backward()
+        >>> masked.thresholds.grad.shape
+        torch.Size([8])
     """
 
     def __init__(
@@ -64,13 +75,13 @@ class MaskedModel(GraphForms):
             on_collapse=on_collapse,
         )
         self.constants = nn.ModuleDict()
-        dtype = torch.float32  # at the least: half precision cannot resolve a threshold's small steps
+        dtype = torch.float32  # or wider: half precision cannot hold the small steps of a threshold
         for weight in weights:
             dtype = torch.promote_types(dtype, weight.dtype)
         self.thresholds = nn.Parameter(torch.zeros(layers[-1].stop, dtype=dtype, device=weights[0].device))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model with its masked weights, as a graph where that gives the same as the user's code."""
+        """Run the model with its masked weights, as a graph if that is proven to equal the user's code."""
         form = self._forms["train" if self.training else "eval"]
         if isinstance(form, GraphForm):
             tensors = form.tensors(self, args, kwargs)
@@ -81,32 +92,33 @@ class MaskedModel(GraphForms):
                 except (RuntimeError, TypeError, ValueError, IndexError) as error:
                     if isinstance(error, torch.OutOfMemoryError):
                         raise
-                # Wrong inputs: the modules say so too, with the line of the user's own code.
+                # Wrong inputs: the modules raise too, and name the line of the user's code.
         return self.run_modules(*args, **kwargs)
 
     def run_modules(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the user's own code with the masked weights in place of its parameters: what every form must equal."""
+        """Run the user's code with the masked weights in place of its parameters; every form must equal this."""
         with self._substitution.of(self.masked_weights()):
             return self.model(*args, **kwargs)
 
     def masked_weights(self) -> Sequence[torch.Tensor]:
-        """P of every layer in order, computed once however often the model uses it."""
+        """Return the masked weight P of every layer, in network order."""
         masked: Sequence[torch.Tensor] = self.masking(self.thresholds, self._weights())
         return masked
 
     def effective_thresholds(self) -> torch.Tensor:
-        """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
+        """Return the thresholds times their units: what magnitudes are compared to."""
         return self.masking.effective_thresholds(self.thresholds)
 
     def sparsity_loss(self) -> torch.Tensor:
-        """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
+        """Return L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
         return torch.exp(-self.thresholds).sum()
 
     @torch.no_grad()
     def add_sparsity_gradient(self, alpha: float) -> None:
-        """Add the gradient of α · L_s to the thresholds' own: between backward and step, in place of `sparsity_loss`.
+        """Add the gradient of α · L_s to the thresholds' gradient, in place of `sparsity_loss`.
 
-        It is −α · exp(−t), to the bit what autograd makes of ``alpha * masked.sparsity_loss()``.
+        Call it between backward and step. It adds −α · exp(−t), equal to the bit to autograd's gradient of
+        ``alpha * masked.sparsity_loss()``.
         """
         gradient = torch.exp(-self.thresholds).mul_(alpha)
         if self.thresholds.grad is None:
@@ -115,46 +127,46 @@ class MaskedModel(GraphForms):
             self.thresholds.grad.sub_(gradient)
 
     def remaining(self) -> dict[str, float]:
-        """Each layer's remaining ratio, by name, in network order."""
+        """Return each layer's remaining ratio, by name, in network order."""
         pairs = zip(self.layers, self._remaining_counts(), self._weights(), strict=True)
         return {layer.name: kept / weight.numel() for layer, kept, weight in pairs}
 
     def model_remaining(self) -> float:
-        """The share of all masked weights that remains."""
+        """Return the share of all masked weights that remains."""
         return sum(self._remaining_counts()) / sum(weight.numel() for weight in self._weights())
 
     def masks(self) -> dict[str, torch.Tensor]:
-        """Each layer's mask, in the shape of its weight."""
+        """Return each layer's mask by name, in the shape of its weight."""
         return self.masking.boolean(self.thresholds, self._weights())
 
     def viewed_masks(self) -> Iterator[torch.Tensor]:
-        """The masks in network order as zeros and ones, each in the view whose axes the layer's layout speaks of."""
+        """Yield the masks in network order as zeros and ones, each in its layout's view."""
         return self.masking.viewed(self.thresholds, self._weights())
 
     def layer_weights(self) -> dict[str, torch.Tensor]:
-        """Each layer's weight by name, unmasked."""
+        """Return each layer's weight by name, unmasked."""
         return {layer.name: weight for layer, weight in zip(self.layers, self._weights(), strict=True)}
 
     @torch.no_grad()
     def layer_thresholds(self) -> dict[str, torch.Tensor]:
-        """Return the thresholds of each layer by name, where they stand among the weights.
+        """Return each layer's thresholds by name, times their units.
 
-        With ``threshold_scale="one"`` these are views into the one flat parameter: writing to one sets it.
+        With ``threshold_scale="one"`` these are views of the flat parameter: writing to them sets the thresholds.
         """
         return {layer.name: self.masking.of_layer(layer, self.thresholds) for layer in self.layers}
 
     def reset_collapsed(self) -> list[str]:
-        """Set the thresholds of collapsed layers back, to zero or just enough to hold them, and name the layers.
+        """Reset or hold the thresholds of collapsed layers, and return the layers' names.
 
-        A layer whose mask keeps at most 1 % counts as collapsed; recurrent layers are exempt, as in the paper. Every
-        forward pass in training mode does this by itself while it computes the masks (`auto_reset`); only a model
-        under torch.compile needs the call, before each step.
+        A layer whose mask keeps at most 1 % counts as collapsed; recurrent layers are exempt, as in the paper. Forward
+        passes in training mode do this automatically (`auto_reset`); a model under torch.compile needs the call before
+        each step.
         """
         return self.masking.reset(self.thresholds, self._remaining_counts())
 
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
-        """An ordinary model of the original's class, the zeros written into its weights, thresholds gone."""
+        """Return a model of the original's class, with pruned weights set to zero and no thresholds."""
         plain = copy.deepcopy(self.model)
         for layer, mask in zip(self.layers, self.masks().values(), strict=True):
             plain.get_parameter(layer.aliases[0]).mul_(mask)
@@ -162,7 +174,7 @@ class MaskedModel(GraphForms):
 
     @torch.no_grad()
     def typical_magnitudes(self) -> torch.Tensor:
-        """The mean magnitude of the row that each threshold belongs to, in the order of the flat thresholds."""
+        """Return the mean magnitude of each threshold's weights, in the order of the flat thresholds."""
         return torch.cat(
             [
                 layer.per_threshold(weight.abs().reshape(layer.layout.view)).flatten().to(self.thresholds)
@@ -171,11 +183,11 @@ class MaskedModel(GraphForms):
         )
 
     def weight_parameters(self) -> Iterator[nn.Parameter]:
-        """The original's own parameters."""
+        """Return the model's parameters, without the thresholds."""
         return self.model.parameters()
 
     def threshold_parameters(self) -> Iterator[nn.Parameter]:
-        """The thresholds, for an optimizer group without weight decay."""
+        """Yield the thresholds, for an optimizer group without weight decay."""
         yield self.thresholds
 
     @property
@@ -185,12 +197,12 @@ class MaskedModel(GraphForms):
 
     @property
     def units(self) -> torch.Tensor | None:
-        """What each threshold is counted in; None for one and the same unit."""
+        """The unit of each threshold; None if thresholds are compared to magnitudes as they are."""
         return self.masking.units
 
     @property
     def resets(self) -> dict[str, int]:
-        """How often each layer's thresholds were set back to zero."""
+        """How often each layer's thresholds were reset to zero."""
         return self.masking.resets
 
     @property
@@ -200,7 +212,7 @@ class MaskedModel(GraphForms):
 
     @property
     def auto_reset(self) -> bool:
-        """True if forward passes in training mode set collapsed layers back."""
+        """True if forward passes in training mode reset or hold collapsed layers."""
         return self.masking.auto_reset
 
     @auto_reset.setter
@@ -233,7 +245,7 @@ class MaskedModel(GraphForms):
         return self._substitution.current()
 
     def _remaining_counts(self) -> list[int]:
-        """How many weights of each layer remain."""
+        """Return how many weights of each layer remain."""
         return self.masking.count(self.thresholds, self._weights())
 
 
@@ -252,29 +264,40 @@ def mask_model(
     steps: int | None = None,
     form: AskedForm = "auto",
 ) -> MaskedModel:
-    """Return a masked copy of a model; the original is untouched.
+    """Return a masked copy of a model, ready to be trained; the original does not change.
 
     Args:
         model: Any module, or the `TracedModel` of one.
         example_inputs: A tensor, a tuple of arguments or a dict of keywords; not needed with a `TracedModel`.
         threshold: One per output row ("vector", the paper's), per matrix ("scalar") or per weight ("matrix").
         estimator: "long-tail" (the paper's) or "clipped" straight-through.
-        include: Shell patterns: only layers of such names are masked.
-        exclude: Shell patterns: layers of such names are not masked.
-        backend: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's own
-            operations. "auto" takes the compiled loops from the cache, or builds them beside the first steps; with
-            ``steps`` given, it compiles where a training of so many steps repays it, and always gives the same bits.
-        threshold_scale: Thresholds count in "one" and the same unit (the paper's), or each in the mean magnitude that
-            the weights of its "layer" have now.
+        include: Shell patterns of the layers to mask; without any, all layers.
+        exclude: Shell patterns of the layers not to mask.
+        backend: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's operations.
+            "auto" takes the compiled loops from the cache, or builds them during the first steps; given ``steps``, it
+            compiles first if a training of that length repays it, so that the same call always gives the same bits.
+        threshold_scale: "one" compares thresholds to magnitudes as they are (the paper's); "layer" multiplies them by
+            the mean magnitude that the weights of their layer have now.
         on_collapse: Thresholds of a layer that keeps at most 1 % are "reset" to zero (the paper's), or lowered by a
             tenth to "hold" it there.
-        steps: How long it will be trained, if known.
-        form: "auto" runs the rewritten torch.fx graph where it is proven equal to the model's own code to the bit, and
-            that code elsewhere; "graph" insists on it; "modules" never uses it. `MaskedModel.form` says which it is.
+        steps: The number of training steps, if known.
+        form: "auto" runs the rewritten torch.fx graph if it is proven equal to the model's code to the bit, else that
+            code; "graph" requires the graph; "modules" never uses it. `MaskedModel.form` says which it is.
+
+    Returns:
+        The masked model, with thresholds of zero, which mask nothing.
 
     Raises:
-        OptionError: An option has no such value.
-        ModelError: Nothing is left to mask, or ``form="graph"`` and the graph cannot be had.
+        OptionError: An option has an unknown value, a pattern matches no layer, or there is no C compiler for
+            ``backend="compiled"``.
+        ModelError: No weight is left to mask; or ``form="graph"`` and the graph is not proven equal.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> masked = dst_analyze.mask_model(model, torch.randn(2, 4))
+        >>> masked.remaining()
+        {'0': 1.0, '2': 1.0}
     """
     if form not in get_args(AskedForm):
         raise OptionError(f"unknown form {form!r}", hint=f"choose one of {', '.join(get_args(AskedForm))}")
@@ -283,7 +306,9 @@ def mask_model(
             f"unknown threshold scale {threshold_scale!r}", hint=f"choose one of {', '.join(get_args(ThresholdScale))}"
         )
     if on_collapse not in get_args(OnCollapse):
-        raise OptionError(f"cannot {on_collapse!r} layers", hint=f"choose one of {', '.join(get_args(OnCollapse))}")
+        raise OptionError(
+            f"unknown action on collapse {on_collapse!r}", hint=f"choose one of {', '.join(get_args(OnCollapse))}"
+        )
     if estimator not in ESTIMATORS:
         raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
     if backend not in get_args(AskedBackend):
@@ -319,7 +344,7 @@ def mask_model(
 
 
 def _chosen_backend(asked: AskedBackend, weights: int, steps: int | None) -> Backend:
-    """The loops that masks are computed with."""
+    """Return the loops to compute masks with."""
     if asked == "auto" and steps is None:
         return "when-ready"
     wanted = asked == "compiled" or (asked == "auto" and repays(weights, steps or 0))

@@ -1,11 +1,11 @@
-"""The masked weight, P = W ⊙ 1[|W| > t], as one operator with a hand-written backward (the paper's appendix A.3).
+"""The masked weight, P = W ⊙ 1[|W| > t], as one operator (the paper's appendix A.3).
 
     dW = dP ⊙ (M + |W| ⊙ H(Q))        dt_i = − Σ_j dP_ij W_ij H(Q_ij)        Q = |W| − t
 
 Thresholds broadcast against the weight, so one per row, one per matrix and one per weight are the same code. One
-choice beyond the paper: a threshold at or below zero masks nothing. It matters only for weights that are exactly
-zero, and there it matters much: under the paper's strict comparison a zero-initialised layer (the head of a vision
-transformer) has mask, performance gradient and structure gradient all zero and never starts to learn.
+choice differs from the paper: a threshold at or below zero masks nothing. It matters only for weights that are exactly
+zero: under the paper's strict comparison a zero-initialised layer (the head of a vision transformer) has a mask and
+gradients of zero, and never starts to learn.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ Tensors = Sequence[torch.Tensor]
 
 
 def effective_threshold(threshold: torch.Tensor) -> torch.Tensor:
-    """What a magnitude must exceed to stay: the threshold, or nothing at all where that is not positive."""
+    """Return what a magnitude must exceed to stay: the threshold, or -1 where that is not positive."""
     return threshold.masked_fill(threshold <= 0, -1)
 
 
 def bool_mask(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """The mask, as booleans: which weights are still there."""
+    """Return the mask as booleans: True for weights that remain."""
     return weight.abs() > effective_threshold(threshold)
 
 
 def float_mask(magnitude: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """The mask as zeros and ones in the weight's dtype: on a CPU ten times cheaper to multiply with than booleans."""
+    """Return the mask as zeros and ones, with which CPUs multiply ten times faster than with booleans."""
     return torch.gt(magnitude, effective_threshold(threshold), out=torch.empty_like(magnitude))
 
 
 def forward(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
-    """P. A product, not a selection: a weight that became NaN must stay visible, not be masked away."""
+    """Return P as a product rather than a selection, so that a weight that is NaN stays visible."""
     return float_mask(weight.abs(), threshold).mul_(weight)
 
 
 def backward(
     grad: torch.Tensor, weight: torch.Tensor, threshold: torch.Tensor, estimator: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(dW, dt) from dP, in few passes: S = dP ⊙ H(Q) serves both."""
+    """Return dW and dt from dP, both computed from S = dP ⊙ H(Q)."""
     magnitude = weight.abs()
     slope = ESTIMATORS[estimator]((magnitude - threshold).abs_()).mul_(grad)
     grad_threshold = (slope * weight).sum_to_size(threshold.shape).neg_()
@@ -54,9 +54,9 @@ def backward(
     return grad_weight.to(weight.dtype), grad_threshold.to(threshold.dtype)
 
 
-@dataclass(frozen=True, eq=False)  # looked up by identity, at every step
+@dataclass(frozen=True, eq=False)  # a key of a cache at every step: hashed by identity
 class Masking:
-    """How a group of weights is masked: the estimator; each weight's view, its thresholds' shape, and their number."""
+    """The masking of a group of weights: estimator, views, and thresholds' shapes and numbers."""
 
     estimator: str
     views: tuple[tuple[int, ...], ...]
@@ -65,6 +65,7 @@ class Masking:
 
     @classmethod
     def of(cls, estimator: str, layers: Sequence[MaskedLayer]) -> Masking:
+        """Return the masking of the weights of these layers."""
         return cls(
             estimator,
             tuple(layer.layout.view for layer in layers),
@@ -73,7 +74,7 @@ class Masking:
         )
 
     def split(self, thresholds: torch.Tensor) -> list[torch.Tensor]:
-        """The group's flat thresholds, each part in the shape that broadcasts against its weight's view."""
+        """Return the thresholds of each weight, in the shape that broadcasts against its view."""
         parts = thresholds.split(self.sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
@@ -84,19 +85,19 @@ class Kernels(Protocol):
     def forward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
     ) -> list[torch.Tensor]:
-        """P of each weight; how many of its elements remain is appended to ``counts``, if given."""
+        """Return P of each weight; append the number of its remaining elements to ``counts``, if given."""
 
     def backward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, grads: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-        """dW of each weight (None where there was no dP), and the flat dt."""
+        """Return dW of each weight (None where dP is None), and the flat dt."""
 
     def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
-        """How many of each weight's elements remain."""
+        """Return the number of remaining elements of each weight."""
 
 
 class Eager:
-    """The operator in torch's own operations: any device, any dtype, and what torch.compile traces."""
+    """The operator in torch's operations, for any device, any dtype, and torch.compile."""
 
     def forward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
@@ -118,7 +119,7 @@ class Eager:
         grad_weights: list[torch.Tensor | None] = []
         grad_parts: list[torch.Tensor] = []
         for grad, weight, view, part in zip(grads, weights, masking.views, masking.split(thresholds), strict=True):
-            if grad is None:  # this weight took no part in the loss
+            if grad is None:  # the loss does not depend on this weight
                 grad_weights.append(None)
                 grad_parts.append(torch.zeros_like(part).flatten())
             else:
@@ -133,14 +134,14 @@ class Eager:
             bool_mask(weight.reshape(view), part).sum()
             for weight, view, part in zip(weights, masking.views, parts, strict=True)
         ]
-        return [int(n) for n in torch.stack(counts).tolist()]  # one wait for the device, however many weights
+        return [int(n) for n in torch.stack(counts).tolist()]  # waits for the device only once
 
 
 EAGER = Eager()
 
 
 class _MaskedWeights(torch.autograd.Function):
-    """Several weights at once: a small model would otherwise pay more for the calls than for the work."""
+    """The operator on several weights at once, since in a small model the calls cost more than the work."""
 
     @staticmethod
     def forward(
@@ -167,6 +168,6 @@ class _MaskedWeights(torch.autograd.Function):
 def masked_weights(
     masking: Masking, kernels: Kernels, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """P for each weight of a group, differentiable in the weights and in the flat thresholds."""
+    """Return P of each weight of a group, differentiable in the weights and in the flat thresholds."""
     masked = _MaskedWeights.apply(masking, kernels, counts, thresholds, *weights)  # type: ignore[no-untyped-call]
     return tuple(masked)

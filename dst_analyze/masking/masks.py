@@ -1,4 +1,4 @@
-"""The masks of a whole model as one module: what the masked graph calls once, ahead of everything else."""
+"""The masks of a whole model as one module, which a masked graph calls once, before all other nodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Backend = Literal["eager", "compiled", "when-ready"]
 
 COLLAPSED = 0.01  # a mask that keeps no more than this has collapsed (the paper's 99 %)
 HELD = 0.9
-"""What thresholds of a collapsed layer are multiplied by where it is held: just enough for more than 1 % to remain."""
+"""The factor for thresholds of a collapsed layer that is held: just enough for more than 1 % to remain."""
 
 
 class Masks(nn.Module):
-    """From the flat thresholds and the weights of all layers to the masked weights, in as few calls as possible.
+    """A module that returns all masked weights, given the flat thresholds and all weights, in few calls.
 
-    ``units`` is None, or what each threshold is counted in: it then stands at that many times its own value among the
-    weights. Weights are given in the order of ``layers`` everywhere.
+    ``units`` is None, or a factor for each threshold: its product with the threshold is compared to magnitudes. All
+    methods take the weights in the order of ``layers``.
     """
 
     units: torch.Tensor | None
@@ -59,7 +59,7 @@ class Masks(nn.Module):
         self.register_buffer("units", None if threshold_scale == "one" else self._counted_in(weights), persistent=False)
 
     def forward(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return P of every layer. In training mode collapsed layers are reset first (`auto_reset`)."""
+        """Return P of every layer; in training mode, reset collapsed layers first (`auto_reset`)."""
         compiling = torch.compiler.is_compiling()
         counts: list[int] | None = [] if self.training and self.auto_reset and not compiling else None
         masked = self._masked(thresholds, weights, counts)
@@ -81,18 +81,18 @@ class Masks(nn.Module):
         return [weight for part in parts for weight in masked_weights(part[0], kernels, *part[1:], counts)]
 
     def effective_thresholds(self, thresholds: torch.Tensor) -> torch.Tensor:
-        """Where the thresholds stand among the weights: what a magnitude must exceed to stay."""
+        """Return the thresholds times their units: what magnitudes are compared to."""
         return thresholds if self.units is None else thresholds * self.units
 
     def of_layer(self, layer: MaskedLayer, thresholds: torch.Tensor) -> torch.Tensor:
-        """Where one layer's thresholds stand, in the shape that broadcasts against its weight's view."""
+        """Return a layer's thresholds times their units, in a shape that broadcasts against its view."""
         part = slice(layer.start, layer.stop)
         own = thresholds.detach()[part]
         return (own if self.units is None else own * self.units[part]).view(layer.threshold_shape)
 
     @torch.no_grad()
     def boolean(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Each layer's mask, in the shape of its weight."""
+        """Return each layer's mask, in the shape of its weight."""
         return {
             layer.name: bool_mask(weight.reshape(layer.layout.view), self.of_layer(layer, thresholds)).view(
                 weight.shape
@@ -102,13 +102,13 @@ class Masks(nn.Module):
 
     @torch.no_grad()
     def viewed(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """The masks as zeros and ones, each in the view whose axes the layer's layout speaks of."""
+        """Yield the masks as zeros and ones, each in its layout's view."""
         for layer, weight in zip(self.layers, weights, strict=True):
             yield float_mask(weight.reshape(layer.layout.view).abs(), self.of_layer(layer, thresholds))
 
     @torch.no_grad()
     def count(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[int]:
-        """How many weights of each layer remain."""
+        """Return how many weights of each layer remain."""
         count = self.kernels.count
         groups = self._grouped(self.effective_thresholds(thresholds).detach(), weights)
         return [each for group in groups for each in count(*group)]
@@ -121,7 +121,7 @@ class Masks(nn.Module):
             if count > least:
                 continue
             own = thresholds[layer.start : layer.stop]
-            # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
+            # Without positive thresholds nothing is pruned: the layer's weights are zeros, and it has not collapsed.
             if bool((own > 0).any()):
                 hold = self.on_collapse == "hold"
                 own.mul_(HELD if hold else 0.0)
@@ -131,7 +131,7 @@ class Masks(nn.Module):
 
     @property
     def kernels(self) -> Kernels:
-        """The loops to compute with. Looked up rather than stored: a model must be picklable."""
+        """The loops to compute with; looked up rather than stored, since a model must be picklable."""
         # torch.compile traces the eager loops and fuses them.
         if self.backend == "eager" or torch.compiler.is_compiling():
             return EAGER
@@ -143,7 +143,7 @@ class Masks(nn.Module):
     def _grouped(
         self, effective_thresholds: torch.Tensor, weights: Sequence[torch.Tensor]
     ) -> Iterator[tuple[Masking, torch.Tensor, Sequence[torch.Tensor]]]:
-        """Groups of layers with their part of the flat thresholds, in network order."""
+        """Yield groups of layers with their part of the flat thresholds, in network order."""
         sizes = [sum(masking.sizes) for _, masking in self._groups]
         for (layers, masking), part in zip(self._groups, effective_thresholds.split(sizes), strict=True):
             group = weights[layers]

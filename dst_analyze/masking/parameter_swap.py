@@ -1,4 +1,4 @@
-"""Other tensors in place of a module's parameters, for the length of a call."""
+"""`Substitution`: other tensors in place of a module's parameters during a call."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torch import nn
 
 
 class Substitution:
-    """The places where some parameters of a module are kept: each by all the names it goes by, if it is tied."""
+    """Some parameters of a module, each by all its names, which can be replaced for a while."""
 
     def __init__(self, module: nn.Module, parameters: Iterable[Sequence[str]]) -> None:
         self._slots = [[_slot(module, alias) for alias in aliases] for aliases in parameters]
 
     def current(self) -> list[torch.Tensor]:
-        """The tensors that are in these places now."""
+        """Return the tensors that the module has in these places now."""
         return [slots[0][0]._parameters[slots[0][1]] for slots in self._slots]  # type: ignore[misc]
 
     @contextmanager
     def of(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-        """Other tensors in these places; what was there comes back, whatever happens."""
+        """Put other tensors in these places inside the block, and restore the previous ones on exit."""
         before = self.current()
         self._put(tensors)
         try:

@@ -1,7 +1,7 @@
-"""The proof that a masked model's graph does what its modules do, to the bit.
+"""The proof that a masked model's graph does the same as its modules, to the bit.
 
-Copies of the masked model are run and trained for a step or two in either form, with the same random numbers, at two
-batch sizes, with weights beside the model's own and thresholds that prune. Compared are outputs, gradients of weights,
+A copy of the masked model is run and trained for a step or two in each form: with the same random numbers, at two batch
+sizes, with weights close to the model's and thresholds that prune. Outputs are compared, gradients of weights,
 thresholds and inputs, buffers, plain attributes of modules, and how many random numbers were drawn.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dst_analyze.masking.masked import MaskedModel
 
 _SEED = 20200426
-_NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than the proof
+_NOISE = 65_537  # random numbers, repeated as needed: drawing a billion would take longer than the proof
 
 _ATTRIBUTE = "the attribute"
 
@@ -42,23 +42,23 @@ Record = list[tuple[str, Any]]
 
 
 class MismatchError(Exception):
-    """The graph does not do what the modules do."""
+    """Raised if the graph does not do the same as the modules."""
 
 
 def prove_equal(
     masked: MaskedModel, mode: Mode, packed: PackedGraph, calls: CallShape, example: Inputs
 ) -> tuple[CallShape, OutputShape]:
-    """Return what calls the graph can take, and how the model's outputs look.
+    """Return the form of the calls that the graph can take, and that of the model's outputs.
 
     Raises:
         MismatchError: Graph and modules differ.
-        UnsupportedCallError: The model returns what no graph returns.
+        UnsupportedCallError: The model returns an object that no graph returns.
     """
     example = example.to(masked.thresholds.device)
     other = None if packed.fixed_sizes else _other_batch(example)
     batches = [example] if other is None else [example, other]
     outputs: list[Any] = []
-    # Which loops compute the masks is not what is proven, but they must not change meanwhile.
+    # The proof holds for any loops that compute the masks, but they must not change during it.
     backend: Backend = "eager" if masked.masking.kernels is EAGER else "compiled"
     with preserved(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,7 +74,7 @@ def prove_equal(
             raise MismatchError("the model draws random numbers from Python or numpy, which a graph would build in")
         shape = OutputShape.of(outputs[0])
         outputs.clear()
-        own = _copy(masked, mode, backend)  # the first one is gone by now
+        own = _copy(masked, mode, backend)  # a new one, since training changed the first
         graph = own.make_graph(mode, packed)
 
         def run_graph(inputs: Inputs) -> Any:
@@ -88,7 +88,7 @@ def prove_equal(
         raise MismatchError("the graph differs from the modules in what it returns")
     differing = [what for (what, theirs), (_, ours) in zip(expected, found, strict=True) if theirs != ours]
     if differing:
-        # An attribute is never a mere consequence of something else.
+        # Name an attribute first: other differences may follow from it, but not the reverse.
         first = next((what for what in differing if what.startswith(_ATTRIBUTE)), differing[0])
         raise MismatchError(f"the graph differs from the modules in {first}")
     if len(batches) == 1 and not packed.fixed_sizes:  # the model runs at this batch size only
@@ -97,7 +97,7 @@ def prove_equal(
 
 
 def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
-    """A copy to try things on: weights a little beside the model's, so that no zero hides a fault, and half pruned."""
+    """Return a half-pruned copy with slightly changed weights, so that no zero hides an error."""
     _seed()
     own = copy.deepcopy(masked)
     own.masking.backend = backend
@@ -115,9 +115,9 @@ def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
 
 
 def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> Record:
-    """Run and train a copy, and write down all there is to compare.
+    """Run and train a copy, and return a record of all that is compared.
 
-    A batch size that the model itself refuses is taken out of ``batches``.
+    A batch size that the model refuses is removed from ``batches``.
     """
     seen: Record = []
     optimizer = torch.optim.SGD(own.parameters(), lr=0.01)
@@ -143,7 +143,7 @@ def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> R
         seen += [(f"the gradient of {name}", _digest(p.grad)) for name, p in own.named_parameters()]
         seen += [(f"the gradient of input {at}", _digest(t.grad)) for at, t in enumerate(leaves.tensors())]
         optimizer.step()
-    if mode == "eval":  # as scores are taken: other kernels may serve where nothing is differentiated
+    if mode == "eval":  # as in evaluation: torch may use other kernels without gradients
         with torch.no_grad():
             results = tree_leaves(run(batches[0].map(lambda t: t.clone())))
         seen += [(f"output {at} without gradients", _digest(leaf)) for at, leaf in enumerate(results)]
@@ -160,12 +160,12 @@ def _seed() -> None:
 
 
 def _python_randomness() -> tuple[Any, ...]:
-    """Where the generators of Python and numpy stand."""
+    """Return the states of Python's and numpy's generators."""
     return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def _other_batch(inputs: Inputs) -> Inputs | None:
-    """Twice the batch; None if the inputs have no batch axis."""
+    """Return inputs of twice the batch size; None if they have no batch axis."""
     size = inputs.batch_size
     if not any(tensor.ndim and tensor.shape[0] == size for tensor in inputs.tensors()):
         return None
@@ -173,7 +173,7 @@ def _other_batch(inputs: Inputs) -> Inputs | None:
 
 
 def _loss(results: Sequence[Any]) -> torch.Tensor | None:
-    """A number that every output has a different say in."""
+    """Return a weighted sum of all outputs with different weights; None if none can be differentiated."""
     loss: torch.Tensor | None = None
     for leaf in results:
         if not isinstance(leaf, torch.Tensor) or not leaf.requires_grad or not leaf.numel():
@@ -186,7 +186,7 @@ def _loss(results: Sequence[Any]) -> torch.Tensor | None:
 
 
 def _digest(value: Any) -> Any:
-    """The bits of a tensor in little space; other values as they are."""
+    """Return a tensor's shape, dtype and hash; for other values their repr."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
     value = value.detach()
@@ -198,7 +198,7 @@ def _digest(value: Any) -> Any:
 
 
 def _attributes(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Plain attributes of all modules, which a forward may set: counters and flags."""
+    """Yield the plain attributes of all modules, such as counters and flags, which a forward may set."""
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, bool | int | float | str) and key != "training":

@@ -1,1 +1,1 @@
-"""A file or object becomes a `TracedModel`: loading, example inputs, tracing, per-layer facts."""
+"""From a file or object to a `TracedModel`: loading, example inputs, tracing, per-layer facts."""

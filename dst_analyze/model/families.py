@@ -14,7 +14,7 @@ layer of torch's, add a row. Each stage looks its own column up and calls what i
 
 The rows name functions rather than import them, because imports point back along the line of stages. A column names
 functions of the stage that looks it up and of no other. Operations that are no layers (addition, `view`, `cat`) are
-not in this table: their rules stand in `channels/rules/`.
+not in this table: their rules are in `channels/rules/`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def resolve(name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class LayerFamily:
-    """A row of the table; every column is filled in, if only to say that there is nothing to know."""
+    """A row of the table; every column is filled in, if only with a constant that means "nothing"."""
 
     name: str
     layers: tuple[type[nn.Module], ...]  # and the classes derived from them
@@ -83,7 +83,7 @@ def _channels(layer: str = "", function: str = "") -> Handlers:
 
 
 def _for_both(name: str) -> Handlers:
-    """Return the one channel rule that does for the layer and for the function."""
+    """Return a channel rule that serves both the layer and the function."""
     return _channels(name, name)
 
 
@@ -103,7 +103,7 @@ def _constants(layer: str = "", function: str = "") -> Handlers:
 
 NO_WEIGHTS: Mapping[str, str] = {}  # nothing in it is multiplied by data and summed
 NOT_UNDERSTOOD = _channels()  # all channels that it touches stay
-NO_SIZES = _surgery()  # keeps no sizes of its own
+NO_SIZES = _surgery()  # stores no sizes
 NO_SUMS = _sums()  # sums over no channels, or its channel rule says that removal is inexact
 BY_EFFECT = _constants()  # decided by the `Effect` that its channel rule declares
 
@@ -385,7 +385,7 @@ def family_of_layer(kind: type[nn.Module]) -> LayerFamily | None:
 
 
 def family_of_call(module: nn.Module | None, function: str) -> LayerFamily | None:
-    """Return the family of a call: of the module that is called, or else of the torch function of this name."""
+    """Return the family of a call: its module's, or else that of the torch function of this name."""
     return _BY_FUNCTION.get(function) if module is None else family_of_layer(type(module))
 
 

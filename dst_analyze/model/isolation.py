@@ -1,4 +1,4 @@
-"""What keeps a user's model as it was: deep copies to work on, and modes, random numbers and settings put back."""
+"""Isolation of a user's model: deep copies, and restored modes, random numbers and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dst_analyze.errors import ModelError
 
 @contextmanager
 def preserved(model: nn.Module | None = None) -> Iterator[None]:
-    """Everything below at once; without a model, everything but the training modes."""
+    """Restore modes, random numbers and settings on exit; without a model, all but the modes."""
     with ExitStack() as stack:
         if model is not None:
             stack.enter_context(preserved_modes(model))
@@ -28,7 +28,10 @@ def preserved(model: nn.Module | None = None) -> Iterator[None]:
 
 @contextmanager
 def preserved_modes(model: nn.Module) -> Iterator[None]:
-    """The training flag of every submodule; `model.train()` would lose those that a user froze one by one."""
+    """Restore the training flag of every submodule on exit.
+
+    `model.train()` would lose the flags that a user set module by module.
+    """
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -39,9 +42,9 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def preserved_randomness() -> Iterator[None]:
-    """Every generator a forward pass may draw from: torch's on each device in use, Python's, NumPy's."""
+    """Restore every random generator on exit: torch's on each device in use, Python's, NumPy's."""
     cpu, python = torch.get_rng_state(), random.getstate()
-    # Asking an idle CUDA for its state would start it.
+    # Reading the state would initialize CUDA.
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
@@ -58,7 +61,7 @@ def preserved_randomness() -> Iterator[None]:
 
 @contextmanager
 def preserved_settings() -> Iterator[None]:
-    """Grad mode and default dtype."""
+    """Restore grad mode and default dtype on exit."""
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         yield
@@ -69,8 +72,11 @@ def preserved_settings() -> Iterator[None]:
 
 @contextmanager
 def quiet_inspection() -> Iterator[None]:
-    """A look at a model, which runs it several times: its warnings wait for the training, and its compiled parts, and
-    torch's attention, for which eval mode has a single operation, run as they are written, so that all is seen."""
+    """Run a model for inspection: without warnings, compiled code and attention's fast path.
+
+    Warnings would appear once per run, and training shows them anyway. Compiled code and the fast path (one fused
+    operation in eval mode) hide the operations that inspection looks for.
+    """
     stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -83,7 +89,7 @@ def quiet_inspection() -> Iterator[None]:
 
 
 def deep_copy(model: nn.Module) -> nn.Module:
-    """A deep copy, or an error that says why there can be none."""
+    """Return a deep copy of a model; raise `ModelError` if it cannot be copied."""
     refuse_lazy(model)
     try:
         return copy.deepcopy(model)
@@ -95,9 +101,10 @@ def deep_copy(model: nn.Module) -> nn.Module:
 
 
 def refuse_lazy(model: nn.Module) -> None:
+    """Raise `ModelError` if a lazy module has no shape yet."""
     lazy = [name for name, p in model.named_parameters() if isinstance(p, nn.parameter.UninitializedParameter)]
     if lazy:
         raise ModelError(
             f"the model has parameters without a shape yet: {', '.join(lazy[:3])}{' ...' if len(lazy) > 3 else ''}",
-            hint="lazy modules get their shape from a first forward pass: run the model once before handing it over",
+            hint="lazy modules get their shape from a first forward pass: run the model once before you pass it",
         )

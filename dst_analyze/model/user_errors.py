@@ -1,4 +1,4 @@
-"""Failures in a user's own code: the user's frames only, the line of the model they came from, and the words."""
+"""Errors in a user's code: their line, the user's frames of the traceback, and the wording."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ _LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), PACKAGE)
 )
 _INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
-_TYPED_IN = ("<stdin>", "<ipython")
-_ENFORCED = re.compile(r"^\[enforce fail at [^\]]*\] .*? == 0\. ")  # which line of torch's own source it was
+_INTERACTIVE = ("<stdin>", "<ipython")
+_ENFORCED = re.compile(r"^\[enforce fail at [^\]]*\] .*? == 0\. ")  # names a line of torch's source
 _NO_MEMORY = re.compile(r"can't allocate memory|out of memory", re.IGNORECASE)
 _MACHINERY = tuple(f"{folder}/" for folder in (Path(torch.__file__).parent, PACKAGE / "model"))
 _STANDARD_LIBRARY = f"{Path(traceback.__file__).parent}/"
-_TRACE_LINES = 3  # an error of six lines has no more for this
+_TRACE_LINES = 3  # with cause, place and hint, an error has six lines
 
 
 def _is_users(filename: str, file: Path | None) -> bool:
-    """Whether a frame lies in code the user wrote: not the standard library, an installed package or this one."""
+    """True if a frame is in the user's code: not the standard library, an installed package or this one."""
     if filename.startswith("<"):
-        return filename.startswith(_TYPED_IN)
+        return filename.startswith(_INTERACTIVE)
     if file is not None and filename == str(file):
         return True
     return not is_installed(filename)
 
 
 def is_installed(file: str | os.PathLike[str]) -> bool:
-    """Whether a file belongs to the standard library, an installed package or this one."""
+    """True if a file belongs to the standard library, an installed package or this one."""
     return os.fspath(file).startswith(_LIBRARIES) or bool(_INSTALLED.search(os.fspath(file)))
 
 
 def user_trace(error: BaseException, file: Path | None = None) -> tuple[str, str]:
-    """Where in the user's code an exception arose, and how it got there, in at most three lines; else the file alone.
+    """Return where in the user's code an exception arose, and the calls to there in three lines.
 
-    A whole traceback would bury the error's cause and hint: that is for ``--debug``.
+    If no frame is the user's, the place is the file alone. The whole traceback, which would hide the error's cause
+    and hint, is shown with ``--debug``.
     """
     report = traceback.TracebackException.from_exception(error)
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
@@ -72,7 +73,7 @@ def _place(frame: traceback.FrameSummary) -> str:
 
 
 def shorten(path: str | os.PathLike[str]) -> str:
-    """A path as a user would type it: relative where it lies below the current folder."""
+    """Return a path as a user would type it: relative if it is below the current folder."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except ValueError:
@@ -80,7 +81,7 @@ def shorten(path: str | os.PathLike[str]) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception's type and the first line of its message."""
     first = next(iter(_ENFORCED.sub("", str(error)).strip().splitlines()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -89,7 +90,7 @@ def headline(error: BaseException) -> str:
 def user_code(
     what: str, kind: type[DstError] = ModelError, *, file: Path | None = None, hint: str = ""
 ) -> Iterator[None]:
-    """Runs a user's code: whatever it raises becomes an error of ours that shows the user's frames only."""
+    """Turn what the user's code raises inside the block into a `DstError` with the user's frames."""
     try:
         yield
     except DstError:
@@ -108,14 +109,14 @@ def user_code(
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an allocation failed: torch says so in several ways, on CPUs in the message only."""
+    """True if an allocation failed; on CPUs torch says so in the message only."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
 
 
 def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names what is close to a misspelt name."""
+    """Return a hint that names the known names closest to a misspelt one."""
     known = list(known)
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(wanted.lower(), lower, n=4, cutoff=0.6)
@@ -128,7 +129,7 @@ def _either(names: Iterable[str]) -> str:
 
 
 def describe_value(value: object) -> str:
-    """What a value is, in words: `a dict`, `the class Config`, `None`."""
+    """Return what a value is, in words: `a dict`, `the class Config`, `None`."""
     if value is None:
         return "None"
     if isinstance(value, type):
@@ -138,23 +139,25 @@ def describe_value(value: object) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Type and first words of an exception, on one line."""
+    """Return an exception's type and the first 200 characters of its message, on one line."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message[:200]}".rstrip(": ")
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of model code, outside torch and this package, that an exception came through."""
+    """Return the innermost line of model code in a traceback: not torch's, not this package's."""
     frames = [f"{f.f_code.co_filename}:{line}" for f, line in traceback.walk_tb(error.__traceback__) if _is_model(f)]
     return frames[-1] if frames else ""
 
 
 def source_of(module: nn.Module) -> str:
+    """Return the file and line of a module's forward; "" if it is not written in Python."""
     code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 
 def place_here() -> str:
+    """Return the innermost line of model code on the current stack; "" if there is none."""
     frame = next((f for f, _ in traceback.walk_stack(sys._getframe(1)) if _is_model(f)), None)
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
 

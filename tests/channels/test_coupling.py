@@ -63,7 +63,7 @@ def test_an_operation_not_in_the_table_freezes_what_it_touches_and_says_where() 
     assert "channels.py:" in reason
 
 
-def test_an_operation_used_in_a_way_no_rule_foresaw_costs_its_own_channels_only() -> None:
+def test_a_rule_that_raises_freezes_the_channels_of_its_call_only() -> None:
     def use(m: Net, x: torch.Tensor) -> torch.Tensor:
         (places,) = torch.where((y := m.stem(x)) > 0)[1:]
         return m.head(m.inner(y)) + places.sum()
@@ -126,7 +126,7 @@ def test_without_a_graph_every_layer_stays() -> None:
     assert "no graph" in reasons(coupling)[traced.layers[0].name]
 
 
-def test_a_strangers_function_is_never_taken_for_element_wise_until_it_is_registered() -> None:
+def test_a_users_function_is_not_taken_for_elementwise_until_it_is_registered() -> None:
     net = Net(lambda m, x: m.head(torch.special.erfcx(m.stem(x))), stem=nn.Linear(5, 8), head=nn.Linear(8, 4))
     assert "not understood (special_erfcx" in reasons(coupling_of(lambda: net, vectors()))["stem"]
 
@@ -147,7 +147,7 @@ class Activating(nn.BatchNorm1d):
         return super().forward(x).relu()
 
 
-def test_a_batch_norm_with_a_forward_of_its_own_is_tried_before_it_is_trusted() -> None:
+def test_a_users_batch_norm_is_tested_for_separate_channels() -> None:
     for kind, expected in ((Mixing, []), (Activating, ["0"])):
         coupling = coupling_of(lambda kind=kind: nn.Sequential(nn.Linear(5, 8), kind(8), nn.Linear(8, 4)), vectors())
         assert [group.name for group in coupling.removable] == expected
@@ -181,7 +181,7 @@ def test_constants_beside_heads_fix_the_heads_size_not_their_number() -> None:
     assert [(group.width, group.channels) for group in groups] == [(4, 8)]
 
 
-def test_the_result_can_be_looked_at() -> None:
+def test_the_coupling_has_a_table_and_a_graph() -> None:
     coupling = coupling_of(CASES["residual"].build, CASES["residual"].inputs)
     graph = coupling.graph()
     assert isinstance(graph, nx.Graph)

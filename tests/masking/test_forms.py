@@ -94,7 +94,7 @@ def test_one_node_computes_all_masked_weights(name: str) -> None:
             assert not unmasked or node is masks, f"{node} reads {unmasked} without its mask"
 
 
-def test_linear_and_convolutions_become_functions_other_modules_are_handed_their_weights() -> None:
+def test_linear_and_convolutions_become_functions_other_modules_take_masked_weights() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -257,7 +257,7 @@ def test_what_a_graph_would_get_wrong_runs_as_modules(function: Callable[..., An
     ("function", "reason"),
     [(python_chance, "Python or numpy"), (counts, "attribute count"), (remembers, "output 0")],
 )
-def test_the_reason_names_what_is_to_blame(function: Callable[..., Any], reason: str) -> None:
+def test_the_reason_names_the_cause(function: Callable[..., Any], reason: str) -> None:
     assert reason in mask_model(Calls(function), X).form.reason
 
 
@@ -282,7 +282,7 @@ def test_calls_that_were_not_proven_run_as_modules() -> None:
         masked(torch.randn(4, 5), 2.0)
 
 
-def test_hooks_and_modes_that_are_set_later_are_heeded() -> None:
+def test_hooks_and_modes_that_are_set_later_have_effect() -> None:
     masked = mask_model(Dropping(), X, form="graph").train()
     seen: list[int] = []
     handle = masked.model.a.register_forward_hook(lambda *_: seen.append(1))
@@ -420,7 +420,7 @@ def test_channels_last_and_meta(form: Any) -> None:
 
 
 @pytest.mark.parametrize("form", ["graph", "modules"])
-def test_copies_and_pickles_are_models_of_their_own(form: Any) -> None:
+def test_copies_and_pickles_are_independent_models(form: Any) -> None:
     masked = mask_model(Dropping(), X, form=form).eval()
     for other in (copy.deepcopy(masked), pickle.loads(pickle.dumps(masked))):
         assert other.form == masked.form
@@ -490,7 +490,7 @@ def test_the_sparsity_gradient_is_autograds_to_the_bit() -> None:
     assert (masked.thresholds.grad < 0).all()
 
 
-def test_compiled_loops_are_built_beside_the_first_steps_and_then_cached(tmp_path: Any) -> None:
+def test_compiled_loops_are_built_during_the_first_steps_and_then_cached(tmp_path: Any) -> None:
     script = """
 import time, torch
 from torch import nn

@@ -402,7 +402,7 @@ def test_an_error_in_the_forward_leaves_the_parameters_in_place() -> None:
     assert all(isinstance(p, nn.Parameter) for p in masked.model.parameters())
 
 
-def test_a_collapsed_layer_is_held_where_it_is_asked_for():
+def test_a_collapsed_layer_is_held_with_on_collapse_hold():
     """Its thresholds are lowered step by step until more than 1 % remain, never to zero; others are not touched."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 3))
@@ -427,6 +427,6 @@ def test_a_collapsed_layer_is_held_where_it_is_asked_for():
     assert masked.remaining()["0"] == 0
 
 
-def test_what_else_may_become_of_a_collapsed_layer_is_refused():
+def test_an_unknown_action_on_collapse_is_refused():
     with pytest.raises(OptionError, match="drop"):
         mask_model(nn.Linear(4, 4), torch.randn(2, 4), on_collapse="drop")

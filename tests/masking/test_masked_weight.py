@@ -77,7 +77,7 @@ def test_raising_a_threshold_never_raises_density(values: list[float], threshold
 
 
 @given(st.lists(numbers, min_size=1, max_size=30), st.floats(-3, 0))
-def test_a_threshold_that_has_not_risen_masks_nothing(values: list[float], threshold: float) -> None:
+def test_a_threshold_at_or_below_zero_masks_nothing(values: list[float], threshold: float) -> None:
     weight = torch.tensor([values])
     assert bool_mask(weight, torch.tensor([[threshold]])).all()
     assert torch.equal(masked_weight(weight, torch.tensor([[threshold]])), weight)
@@ -126,7 +126,7 @@ def test_compiled_loops_give_the_eager_results(axes, estimator: str, dtype: torc
 
 
 @needs_compiler
-def test_a_large_weight_is_shared_out_among_threads_without_a_difference() -> None:
+def test_a_large_weight_split_among_threads_gives_the_same_results() -> None:
     torch.manual_seed(0)
     weight, threshold, grad = torch.randn(301, 1999), torch.rand(301), torch.randn(301, 1999)
     masking = Masking("long-tail", ((301, 1999),), ((301, 1),), (301,))
@@ -145,7 +145,7 @@ def test_a_large_weight_is_shared_out_among_threads_without_a_difference() -> No
 
 
 @needs_compiler
-def test_what_the_loops_do_not_cover_goes_through_the_eager_ones() -> None:
+def test_unsupported_weights_go_through_the_eager_loops() -> None:
     masking = Masking("long-tail", ((2, 3, 2, 3, 2),), ((1, 3, 1, 3, 1),), (9,))
     assert levels(masking.views[0], masking.shapes[0]) is None
     half = Masking("long-tail", ((4, 6),), ((4, 1),), (4,))

@@ -46,7 +46,7 @@ def test_units_are_in_proportion_to_magnitudes_and_one_on_average(scales):
     assert torch.isclose((units * counts).sum() / counts.sum(), torch.tensor(1.0))
 
 
-def test_a_layer_of_zeros_has_one():
+def test_a_layer_of_zeros_has_unit_one():
     model = net()
     nn.init.zeros_(model[4].weight)
     masked = mask_model(model, X[:2], threshold_scale="layer")
@@ -59,7 +59,7 @@ def test_a_layer_of_zeros_has_one():
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 @pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:.*[nN]ested.[tT]ensor.*")
-def test_the_same_masks_as_thresholds_that_stand_as_high(name):
+def test_thresholds_with_units_give_the_same_masks_as_their_products(name):
     torch.manual_seed(0)
     model, x = ZOO[name].build(), ZOO[name].inputs()
     counted, plain = mask_model(model, x, threshold_scale="layer").eval(), mask_model(model, x).eval()
@@ -86,7 +86,7 @@ def test_an_unknown_unit():
         mask_model(net(), X[:2], threshold_scale="metre")
 
 
-def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
+def test_a_sweep_uses_units_by_default(tmp_path):
     options = {"alphas": [1e-2, 1e-1], "steps": 30, "jobs": 1}
     records = {
         unit: run_sweep(net(0.2, 5.0), (X, Y), **options, threshold_scale=unit, out=tmp_path / unit)
@@ -99,7 +99,7 @@ def test_a_sweep_counts_in_them_unless_told_otherwise(tmp_path):
     assert not default.frame.equals(records["one"].frame)
 
 
-def test_how_far_thresholds_reach_is_told_in_their_unit(tmp_path):
+def test_the_reach_of_thresholds_is_given_in_their_unit(tmp_path):
     def within_reach(unit):
         plan = plan_sweep(net(0.1, 10.0), (X, Y), alphas=[1e-5], steps=200, threshold_scale=unit, out=tmp_path / "r")
         return plan.manifest.forecast[0], plan.task

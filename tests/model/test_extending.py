@@ -120,7 +120,7 @@ def test_a_layer_without_a_matmul_is_skipped_until_it_is_registered() -> None:
     assert traced.coverage.weights == 1.0
 
 
-def test_its_masked_form_trains_as_any_other() -> None:
+def test_a_registered_layer_trains_masked() -> None:
     kind = distance()
     register_masked(kind)
     model = net(kind)
@@ -137,7 +137,7 @@ def test_its_masked_form_trains_as_any_other() -> None:
     assert torch.equal(masked.eval()(data), masked.unmasked()(data))
 
 
-def test_what_is_registered_counts_more_than_what_the_audit_sees() -> None:
+def test_a_registration_overrides_the_audit() -> None:
     class Sideways(nn.Module):
         """Looks like a linear layer of 6 neurons; its author knows that it has 8, one per column."""
 
@@ -155,7 +155,7 @@ def test_what_is_registered_counts_more_than_what_the_audit_sees() -> None:
     assert (layer.kind, layer.macs, layer.macs_note) == ("Sideways", 48, "")  # torch counts a matmul itself
 
 
-def test_types_derived_from_it_are_registered_with_it_and_several_parameters_one_by_one() -> None:
+def test_derived_types_are_registered_too_and_several_parameters_one_by_one() -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +175,7 @@ def test_types_derived_from_it_are_registered_with_it_and_several_parameters_one
     assert {layer.name: layer.layout.rows for layer in layers} == {"0.a": (0,), "0.b": (1,)}
 
 
-def test_what_makes_no_sense_is_refused_with_the_place() -> None:
+def test_invalid_registrations_are_refused_with_the_place() -> None:
     kind = distance()
     with pytest.raises(OptionError, match=r"a class of nn\.Module, not a Linear"):
         register_masked(nn.Linear(1, 1))  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_a_layer_with_a_rule_is_one_node_and_is_narrowed() -> None:
     assert len(fitted) == 1
 
 
-def test_a_rule_of_ones_own_for_a_layer_that_mixes_nothing() -> None:
+def test_a_users_rule_for_an_elementwise_layer() -> None:
     class Softsign2(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.from_numpy(x.detach().numpy())  # a detour that nobody can follow
@@ -241,7 +241,7 @@ def test_a_rule_that_fails_is_named(rule: Any, message: str) -> None:
         couple_channels(trace_model(net(kind), x()))
 
 
-def test_a_rule_is_not_lost_to_ours_when_it_is_registered_first() -> None:
+def test_a_users_rule_registered_first_is_not_replaced_by_a_built_in_one() -> None:
     code = """
         import torch
         from torch import nn
@@ -284,7 +284,7 @@ def test_a_type_in_the_model_file_itself_cannot_be_imported_by_other_files(here:
     assert "a module of its own beside the model file" in error.value.hint
 
 
-def test_call_and_act_are_what_a_rule_needs() -> None:
+def test_call_and_labelled_tensor_have_all_a_rule_needs() -> None:
     """What docs/extending.md speaks of."""
     for name in ("x", "acts", "get", "parameter", "out", "freeze", "space", "module"):
         assert name in dir(Call) or name in Call.__dataclass_fields__
@@ -320,7 +320,7 @@ UNSENDABLE = """
 """
 
 
-def test_workers_that_plan_anew_mask_the_same(here: Path) -> None:
+def test_workers_that_plan_again_mask_the_same(here: Path) -> None:
     Path("m.py").write_text(dedent(MODEL) + dedent(UNSENDABLE))
     heard: list[Any] = []
     record = run_sweep("m.py", out="run", jobs=2, listener=heard.append, **TINY)
@@ -378,7 +378,7 @@ def package(folder: Path, name: str, code: str, entry: str) -> None:
     (metadata / "entry_points.txt").write_text(f"[dst_analyze.extensions]\n{entry}\n")
 
 
-def test_a_package_brings_its_own_and_a_broken_one_is_named(here: Path, tmp_path: Path) -> None:
+def test_extensions_of_packages_are_loaded_and_broken_ones_named(here: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     register = "from dst_analyze import register_masked\nfrom distances import Distance\n"

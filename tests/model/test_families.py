@@ -32,7 +32,7 @@ def _by_name(family: LayerFamily) -> str:
     return family.name
 
 
-def test_no_layer_and_no_function_stands_in_two_rows() -> None:
+def test_no_layer_and_no_function_is_in_two_rows() -> None:
     for column in ("name", "layers", "functions", "audit"):
         values = [getattr(family, column) for family in FAMILIES]
         flat = values if column == "name" else [entry for value in values for entry in value]

@@ -123,7 +123,7 @@ class Keywords(nn.Module):
         return self.linear(tokens[0] + rest["mask"]) * scale
 
 
-def test_a_root_with_stars_gets_named_placeholders() -> None:
+def test_a_root_with_args_and_kwargs_gets_named_placeholders() -> None:
     result = trace(Keywords(), torch.randn(2, 8), scale=3.0, mask=torch.randn(2, 8))
     assert (result.rung, placeholders(result)) == (1, ["tokens_0", "mask"])
     assert targets(result, "call_module") == ["linear"]
@@ -147,7 +147,7 @@ def test_several_nested_inputs_and_outputs() -> None:
     torch.testing.assert_close(result.graph_module(*inputs.tensors()), inputs.call(model))
 
 
-def test_names_no_python_could_use_are_changed() -> None:
+def test_names_that_are_no_identifiers_are_changed() -> None:
     class Odd(nn.Module):
         def forward(self, **kwargs: torch.Tensor) -> torch.Tensor:
             return kwargs["class"] + kwargs["a-b"] + kwargs["a_b"]
@@ -203,7 +203,7 @@ def test_hooks_belong_to_the_model() -> None:
     torch.testing.assert_close(result.graph_module(x), model(x))
 
 
-def test_forward_may_be_anything_callable() -> None:
+def test_forward_may_be_any_callable() -> None:
     class Double(nn.Module):
         forward = functools.partial(torch.mul, 2)
 
@@ -299,7 +299,7 @@ def test_the_training_flag_is_read_in_eval_mode() -> None:
     assert hidden(model, result) == {"auxiliary.weight", "auxiliary.bias"}
 
 
-def test_torch_transformer_layers_are_looked_into() -> None:
+def test_torch_transformer_layers_are_traced_inside() -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1, enable_nested_tensor=False)
     result = trace(model, torch.randn(2, 5, 8))
     assert {"layers.0.self_attn", "layers.0.linear1", "layers.0.linear2"} <= set(targets(result, "call_module"))
@@ -372,7 +372,7 @@ def test_a_graph_for_one_batch_size_says_so(batch: int) -> None:
 CONSTANT = torch.arange(8)
 
 
-def test_what_einops_remembers_of_a_shape_does_not_fix_it() -> None:
+def test_einops_caches_do_not_fix_sizes() -> None:
     class Heads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -418,7 +418,7 @@ def test_a_constant_made_by_an_old_constructor_is_one() -> None:
 
 
 @pytest.mark.parametrize("ask", [np.max, np.sum, np.mean, lambda values: values.ravel()[0]])
-def test_what_was_made_from_the_input_behind_our_back_is_no_constant(ask: Callable[[Any], Any]) -> None:
+def test_a_tensor_from_a_hidden_call_on_the_input_is_no_constant(ask: Callable[[Any], Any]) -> None:
     model = FromNowhere(lambda x: torch.FloatTensor([float(ask(x.detach().numpy()))]))
     found = trace(model, torch.randn(3, 4))
     assert found.graph_module is None
@@ -452,7 +452,7 @@ def test_results_with_names_and_sizes_by_keyword() -> None:
 
 
 @pytest.mark.parametrize("ask", [int, float, bool, torch.Tensor.item, torch.Tensor.tolist])
-def test_contents_asked_for_are_noted(ask: Callable[[torch.Tensor], Any]) -> None:
+def test_contents_built_into_the_graph_are_noted(ask: Callable[[torch.Tensor], Any]) -> None:
     def ignore(x: torch.Tensor) -> torch.Tensor:
         ask(x[0, 0])
         return x
@@ -491,7 +491,7 @@ def through_vmap(x: torch.Tensor) -> torch.Tensor:
         (through_vmap, "UntraceableError: a tensor [8] made by a call that torch does not show"),
     ],
 )
-def test_what_cannot_be_followed_is_rolled_back_to_a_leaf(function: Callable[..., Any], reason: str) -> None:
+def test_a_submodule_that_cannot_be_traced_becomes_a_leaf(function: Callable[..., Any], reason: str) -> None:
     torch.manual_seed(0)  # by bad luck a sum may be the same for other weights
     model = Branch(nn.Sequential(nn.Linear(8, 8), Apply(function)))
     x = torch.randn(3, 8)
@@ -528,7 +528,7 @@ def test_a_leaf_that_cannot_be_called_as_one_takes_its_parent_with_it() -> None:
     assert targets(result, "call_module") == ["first", "inner", "last"]
 
 
-def test_an_opaque_leaf_swallows_those_inside_it() -> None:
+def test_an_opaque_leaf_replaces_those_inside_it() -> None:
     class Numpy(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return through_numpy(x)
@@ -648,7 +648,7 @@ def doubled_by_script(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_scripted_functions_are_looked_into() -> None:
+def test_scripted_functions_are_traced_inside() -> None:
     scripted = torch.jit.script(doubled_by_script)
     result = trace(Branch(Apply(lambda x: scripted(x))), torch.randn(3, 8))
     assert (result.rung, result.opaque) == (2, ())
@@ -664,7 +664,7 @@ def test_scripted_modules_are_opaque() -> None:
     assert hidden(model, result) == {"inner.0.weight", "inner.0.bias"}
 
 
-def test_functions_hidden_from_fx_are_looked_into() -> None:
+def test_functions_wrapped_for_fx_are_traced_inside() -> None:
     result = trace(Hidden(), torch.randn(3, 8))
     assert result.rung == 2
     assert "rung 1: does not look inside wrapped_by_its_author" in result.notes
@@ -717,7 +717,7 @@ def test_endless_recursion_is_a_reason_too() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_the_users_interrupt_and_the_end_of_memory_pass(error: type[BaseException]) -> None:
+def test_keyboard_interrupt_and_memory_error_are_passed_on(error: type[BaseException]) -> None:
     def stop(x: torch.Tensor) -> torch.Tensor:
         raise error
 
@@ -733,7 +733,7 @@ def test_a_model_that_cannot_be_copied() -> None:
     assert "cannot be copied" in result.opaque[0].reason
 
 
-def test_contents_that_decide_are_found_out() -> None:
+def test_a_dependence_on_contents_is_found() -> None:
     """The example says one branch, its mirror image the other: a graph of one branch is not the model."""
 
     def either(x: torch.Tensor) -> torch.Tensor:
@@ -768,7 +768,7 @@ def test_a_zero_head_does_not_hide_a_wrong_graph() -> None:
     assert any("rung 1: _MismatchError: output 0 differs" in note for note in result.notes)
 
 
-def test_an_output_that_says_nothing_is_no_proof() -> None:
+def test_an_output_without_values_is_no_proof() -> None:
     class Zero(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 0

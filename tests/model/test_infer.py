@@ -435,10 +435,10 @@ def test_a_trial_does_not_shape_lazy_parameters() -> None:
     assert isinstance(model[2].weight, nn.parameter.UninitializedParameter)
 
 
-def test_a_model_of_a_package_is_put_into_a_file_of_ones_own() -> None:
+def test_the_hint_for_a_packages_model_is_to_write_a_file() -> None:
     with pytest.raises(ModelError, match="No layer of") as caught:
         find_example_inputs(load_model("torch.nn:Identity"))
-    assert caught.value.hint.startswith("define example_inputs() in a file of your own that builds the model, ")
+    assert caught.value.hint.startswith("define example_inputs() in a file that builds the model, ")
 
 
 def test_a_guess_that_fails_says_what_was_tried(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_guess_that_fails_says_what_was_tried(tmp_path: Path) -> None:
     assert error.exit_code == 2
 
 
-def test_a_model_that_tells_nothing() -> None:
-    with pytest.raises(ModelError, match="No layer of ReLU tells what inputs the model takes") as caught:
+def test_a_model_without_hints_on_its_inputs() -> None:
+    with pytest.raises(ModelError, match="No layer of ReLU shows what inputs the model takes") as caught:
         find_example_inputs(load_model(nn.ReLU()))
     assert "define example_inputs()" in caught.value.hint

@@ -409,8 +409,8 @@ FORMS = (
 @pytest.mark.parametrize(
     ("spec", "cause", "hint"),
     [
-        ("", "The model is an empty text.", FORMS),
-        ("  ", "The model is an empty text.", FORMS),
+        ("", "The model's name is empty.", FORMS),
+        ("  ", "The model's name is empty.", FORMS),
         ("mymodle.py", "There is no file mymodle.py.", "did you mean mymodel.py?"),
         ("unlike.py:Net", "There is no file unlike.py.", " are: mymodel.py"),
         ("nowhere/mymodel.py", "There is no file nowhere/mymodel.py.", "there is no folder nowhere either"),
@@ -422,7 +422,7 @@ FORMS = (
         ("mymodell", "There is no module 'mymodell'.", "did you mean mymodel.py?"),
         ("no_such.module:Net", "There is no module 'no_such.module'.", FORMS),
         (".relative:Net", "There is no module '.relative'.", FORMS),
-        (3, "What was given is an int, not a model.", "give an nn.Module, a function"),
+        (3, "The given object is an int, not a model.", "give an nn.Module, a function"),
     ],
 )
 def test_specs_that_lead_nowhere(write: Write, spec: Any, cause: str, hint: str) -> None:
@@ -446,8 +446,8 @@ TWO_NEEDY = """
 @pytest.mark.parametrize(
     ("text", "target", "cause", "hint"),
     [
-        ("", "", "mymodel.py has no model: no build_model(), no `model`, no", "define build_model() that returns"),
-        (IMPORTED_ONLY, "", "mymodel.py has no model: ", "or name it: mymodel.py:NAME"),
+        ("", "", "mymodel.py defines no model: no build_model(), no `model`, no", "define build_model() that returns"),
+        (IMPORTED_ONLY, "", "mymodel.py defines no model: ", "or name it: mymodel.py:NAME"),
         (net(TWO), "", "mymodel.py has 2 classes that could be the model: Net, Other.", "choose one, mymodel.py:Other"),
         (TWO_NEEDY, "", "can be built with no arguments: A(depth), B(width, depth).", "mymodel.py:B --model-arg name="),
         (NET, ":Nett", "There is no 'Nett' in mymodel.py.", "did you mean Net?"),
@@ -704,7 +704,7 @@ def test_arguments_of_the_command_line() -> None:
         (["a-b=3"], "'a-b=3' is not of the form name=value.", "--model-arg depth=16"),
         (["a=1", "a=2"], "'a' is given twice.", "once"),
         (["dims=[1,2"], "dims=[1,2 is not a Python value.", "dims=[1,2]"),
-        (["bias=false"], "bias=false is neither a bool nor clearly a text.", "bias=False"),
+        (["bias=false"], "bias=false may mean a bool or a string.", "bias=False"),
     ],
 )
 def test_arguments_that_make_no_sense(items: list[str], cause: str, hint: str) -> None:

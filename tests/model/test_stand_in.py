@@ -31,7 +31,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(VALUES, max_size=2), st.dictionaries(st.text(max_size=3), VALUES, max_size=2))
-def test_they_come_back_with_structure_dtypes_shapes_and_ranges(args, kwargs):
+def test_stand_ins_have_structure_dtypes_shapes_and_ranges(args, kwargs):
     inputs = Inputs(tuple(args), kwargs)
     made = stand_in_inputs(json.loads(json.dumps(describe_inputs(inputs))))
     assert tree_structure((made.args, made.kwargs)) == tree_structure((inputs.args, dict(inputs.kwargs)))

@@ -197,7 +197,7 @@ def test_complex_weights_are_left_alone() -> None:
     assert "complex64" in traced.skipped[0].reason
 
 
-def test_a_compiled_part_is_looked_into() -> None:
+def test_a_compiled_part_is_traced_inside() -> None:
     inner = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
     traced = trace_model(nn.Sequential(nn.Linear(4, 4), inner), torch.randn(2, 4))
     assert [layer.name for layer in traced.layers] == ["0", "1._orig_mod.0"]

@@ -59,7 +59,7 @@ def test_weights_are_found_in_what_scripts_save(here, tmp_path, name):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), here.parameters(), strict=True))
 
 
-def test_safetensors_say_the_same(here, tmp_path):
+def test_safetensors_give_the_same_weights(here, tmp_path):
     save_file(here.state_dict(), tmp_path / "w.safetensors")
     plans = [plan_sweep("m.py", alphas=[1e-3], steps=4, weights=file) for file in ("w.pt", "w.safetensors")]
     one, other = (plan.task.config.weights_sha256 for plan in plans)
@@ -87,7 +87,7 @@ def test_several_jobs_change_nothing(here):
     assert one.frame.equals(two.frame)
 
 
-def test_a_run_knows_its_weights_again(here, capsys):
+def test_a_run_with_other_weights_is_not_resumed(here, capsys):
     args = ["m.py", "--alphas", "1e-2,3e-2", "--steps", "20", "--jobs", "1", "--weights", "w.pt", "--out", "run"]
     assert main(args) == 0
     assert main(["slim", "run", "--target-params", "0.5"]) == 0
@@ -100,18 +100,18 @@ def test_a_run_knows_its_weights_again(here, capsys):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda path: None, "there are no weights: No such file"),
-        (lambda path: path.write_bytes(b"no weights at all"), "these are no weights"),
-        (lambda path: path.mkdir(), "there are no weights"),
-        (lambda path: torch.save([1, 2], path), "there is no state dict in here, but a list"),
-        (lambda path: torch.save({"epoch": 3}, path), "there is no state dict in here"),
-        (lambda path: torch.save(nn.Linear(2, 2), path), "these are no weights"),
+        (lambda path: None, "the weights cannot be read: No such file"),
+        (lambda path: path.write_bytes(b"no weights at all"), "the file holds no weights"),
+        (lambda path: path.mkdir(), "the weights cannot be read"),
+        (lambda path: torch.save([1, 2], path), "the file holds no state dict, but a list"),
+        (lambda path: torch.save({"epoch": 3}, path), "the file holds no state dict"),
+        (lambda path: torch.save(nn.Linear(2, 2), path), "the file holds no weights"),
         (lambda path: torch.save(net(12).state_dict(), path), r"0.weight is \[12, 8\] in the file, \[16, 8\] in the"),
         (lambda path: torch.save(net()[:2].state_dict(), path), "2.weight is no such tensor in the file"),
         (lambda path: torch.save({**net().state_dict(), "x": torch.ones(1)}, path), r"x is \[1\] in the file, no such"),
     ],
 )
-def test_what_is_not_the_models_is_refused_before_training(here, tmp_path, capsys, make, said):
+def test_weights_that_do_not_fit_are_refused_before_training(here, tmp_path, capsys, make, said):
     make(tmp_path / "other.pt")
     with pytest.raises(ModelError, match=said):
         plan_sweep("m.py", alphas=[1e-3], weights="other.pt", out="run")
@@ -121,7 +121,7 @@ def test_what_is_not_the_models_is_refused_before_training(here, tmp_path, capsy
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_in_memory_brings_its_own(here):
+def test_weights_for_a_model_in_memory_are_refused(here):
     with pytest.raises(OptionError, match="holds weights already") as refused:
         plan_sweep(net(), (torch.randn(8, 8), torch.zeros(8).long()), weights="w.pt", out="run")
     assert refused.value.place == "--weights"

@@ -1,1 +1,1 @@
-"""A call of an operation becomes labels on its output: one file per family of operations."""
+"""Channel rules, from a call to labels on its output: one file per family of operations."""

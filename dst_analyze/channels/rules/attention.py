@@ -13,7 +13,7 @@ from dst_analyze.channels.rules.recurrent import join_gates, label_last_axis, pa
 
 
 def attention_layer(call: Call) -> Any:
-    """nn.MultiheadAttention: heads leave whole; what it reads and what it makes are axes of their own."""
+    """Join the channels of nn.MultiheadAttention: heads inside; inputs and outputs separately."""
     module: Any = call.module
     query, key, value = (call.get(i, name) for i, name in enumerate(("query", "key", "value")))
     per_head = call.result[1] is not None and call.result[1].ndim == query.ndim + 1
@@ -40,15 +40,15 @@ def attention_layer(call: Call) -> Any:
         call.space.join(bias, made, call.reason("a bias"))
     for mask in (call.kwargs.get("attn_mask"), call.kwargs.get("key_padding_mask")):
         if isinstance(mask, LabelledTensor):
-            call.freeze(mask.families, "a mask of attention")
+            call.freeze(mask.families, "an attention mask")
     output, weights = call.result
     if weights is not None and _uses(call, 1):
-        call.space.inexact(heads, [0], call.reason("the attention handed out is a mean over the heads"))
+        call.space.inexact(heads, [0], call.reason("the returned attention is a mean over the heads"))
     return label_last_axis(output, made), None if weights is None else LabelledTensor(tuple(weights.shape))
 
 
 def _uses(call: Call, index: int) -> bool:
-    """Whether one of several results is read by anything."""
+    """True if any node reads this one of several results."""
     return any(user.target is not operator.getitem or user.args[1] == index for user in call.node.users)
 
 
@@ -65,7 +65,7 @@ def dot_product_attention(call: Call) -> LabelledTensor:
 
 
 def _for_each_query(act: LabelledTensor, heads: int) -> LabelledTensor:
-    """Keys or values of grouped queries, each head as often as there are queries that look at it."""
+    """Return keys or values for grouped queries: each head repeated for all queries that read it."""
     times, shape = heads // act.shape[-3], (*act.shape[:-3], heads, *act.shape[-2:])
     return LabelledTensor(
         shape, tuple(collapsed(family.repeat_interleave(times, -3)) for family in act.families), act.constant

@@ -1,4 +1,4 @@
-"""Rules for convolutions: grouped, depthwise and transposed ones included."""
+"""Rules for convolutions, including grouped, depthwise and transposed ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ def convolution(
     *,
     transposed: bool = False,
 ) -> LabelledTensor:
-    """Weight [out, in / groups, ...], or transposed [in, out / groups, ...]; kernels stay whole."""
+    """Join the channels of a convolution; kernels keep their size.
+
+    The weight is [out, in / groups, ...], that of a transposed convolution [in, out / groups, ...].
+    """
     channel = x.ndim - weight.ndim + 1
-    if groups > 1 and not weight.constant:  # samples laid side by side, each with a kernel of its own
+    if groups > 1 and not weight.constant:  # groups are samples here, each with a different kernel
         call.freeze((*x.families, *weight.families, *(bias.families if bias is not None else ())), "kernels per sample")
         return call.out([])
     for dim in range(2, weight.ndim):
@@ -63,7 +66,7 @@ def convolution(
 
 
 def groups_leave_whole(groups: int, in_: int, out: int) -> bool:
-    """Whether there are more groups than places within one: then groups leave as a whole."""
+    """True if there are at least as many groups as channels within one: then groups are removed whole."""
     return groups >= min(in_, out) // groups
 
 
@@ -82,7 +85,7 @@ def _grouped(
     *,
     transposed: bool,
 ) -> list[torch.Tensor]:
-    """The same number in every group: whole groups leave where there are many, else the same place in each group.
+    """Join channels so that groups keep equal sizes: whole groups if there are many, else by place.
 
     One axis of the weight numbers all channels of its side, the other only those within a group.
     """
@@ -134,7 +137,7 @@ def convolution_layer(call: Call) -> LabelledTensor:
     reads, makes = ([0], [1]) if transposed else ([1], [0])
     count = max(1, len(call.x.along(call.x.ndim - module.weight.ndim + 1)))
     if module.groups > 1 and groups_leave_whole(module.groups, module.in_channels, module.out_channels):
-        reads, makes = ([0], []) if transposed else ([], [0])  # one axis numbers places within a group: those stay
+        reads, makes = ([0], []) if transposed else ([], [0])  # the axis of places within a group stays
     weight, read = call.parameter("weight", makes), call.parameter("weight", reads, count)
     assert weight is not None
     assert read is not None

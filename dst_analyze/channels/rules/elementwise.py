@@ -42,7 +42,7 @@ def elementwise(call: Call) -> LabelledTensor:
 
 @rules("to", "type_as", effect=Effect.NO_HIDDEN_SUM)
 def _converted(call: Call) -> LabelledTensor:
-    """Another tensor may say of which type; it does not meet this one."""
+    """Keep the labels; a second tensor, which only gives the dtype, is not joined."""
     return call.out(call.x.families, call.x.constant)
 
 
@@ -56,7 +56,7 @@ def _weight_norm(call: Call) -> Any:
 
 @rules("tril", "triu", effect=Effect.NO_HIDDEN_SUM)
 def _triangle(call: Call) -> LabelledTensor:
-    return call.out(call.without(call.x, (-1, -2), "places along a triangle"))
+    return call.out(call.without(call.x, (-1, -2), "cut to a triangle along the axis"))
 
 
 # --- along one axis ---------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def _along(call: Call, dim: Any, why: str) -> LabelledTensor:
 
 @rules("cumsum", "cumprod", "logcumsumexp", effect=Effect.NO_HIDDEN_SUM)
 def along_axis(call: Call) -> LabelledTensor:
-    return _along(call, call.get(1, "dim"), "each value depends on all along the axis")
+    return _along(call, call.get(1, "dim"), "each value depends on others along the axis")
 
 
 @rules("normalize", effect=Effect.NO_HIDDEN_SUM)
@@ -96,7 +96,7 @@ def gated_unit(call: Call) -> LabelledTensor:
 def softmax_layer(call: Call) -> LabelledTensor:
     assert call.module is not None
     dim = -3 if isinstance(call.module, nn.Softmax2d) else getattr(call.module, "dim", None)
-    return _along(call, dim, "each value depends on all along the axis")
+    return _along(call, dim, "each value depends on others along the axis")
 
 
 # --- reductions -------------------------------------------------------------------------------------------------
@@ -123,29 +123,29 @@ def _vector_norm(call: Call) -> Any:
 
 @rules("max", "min", "median", effect=Effect.NO_HIDDEN_SUM)
 def _extremum(call: Call) -> Any:
-    """Of two tensors, element by element; of one along an axis, with the places where it was found."""
+    """Compute the extremum of two tensors by element, or of one along an axis, with its positions."""
     if len(call.acts) == 2:
         return elementwise(call)
     dim = call.get(1, "dim")
     if dim is not None and not all(_takes_values(user) for user in call.node.users):
-        call.freeze(call.x.along(dim), "its places are counted")
+        call.freeze(call.x.along(dim), "positions along the axis are returned")
     return reduced(call, call.x, _dims(call.x, dim))
 
 
 def _takes_values(user: fx.Node) -> bool:
-    """Whether a node takes the first of two results, and leaves the places where it was found alone."""
+    """True if a node reads the values and not the positions."""
     return user.target in (operator.getitem, getattr) and user.args[1] in (0, "values")
 
 
 @rules("argmax", "argmin", effect=Effect.NO_HIDDEN_SUM)
 def _argmax(call: Call) -> Any:
     dims = _dims(call.x, call.get(1, "dim"))
-    call.freeze((family for dim in dims for family in call.x.along(dim)), "its places are counted")
+    call.freeze((family for dim in dims for family in call.x.along(dim)), "positions along the axis are returned")
     return reduced(call, call.x, dims)
 
 
 def reduced(call: Call, x: LabelledTensor, dims: Iterable[int]) -> Any:
-    """The labels left when axes are reduced; whether they are kept with length 1 is seen from the result."""
+    """Return the labels left when axes are reduced, with the axes of the call's result."""
     gone = set(dims)
     if call.op not in EXACT_SUMS:
         call.inexact(x, gone, f"the {call.op} is taken over the axis")

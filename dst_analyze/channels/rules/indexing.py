@@ -1,7 +1,7 @@
-"""Rules for operations that read or write where other values say, or look at neighbours: unpooling, sampling, sorting.
+"""Rules for operations at computed positions, or on neighbours: unpooling, sampling, sorting.
 
-Channels keep apart in them, so that they may leave; that one can leave without a trace is not judged here (their
-`Effect` stays unknown).
+They keep channels apart, so channels may be removed. Whether outputs stay equal is not decided here: their `Effect` is
+unknown.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name
 
 
 def unpooling(call: Call) -> Any:
-    """Each value goes back to where its own channel had it from."""
+    """Move each value back to its position before pooling, within its channel."""
     join_elementwise(call, call.acts[:2], call.x.shape)
     return spatial_by_name(call)
 
 
 @rules("grid_sample")
 def _sampled(call: Call) -> Any:
-    """All channels are read at the same places."""
-    call.freeze(call.acts[1].families, "says where to sample")
+    """Read all channels at the same positions."""
+    call.freeze(call.acts[1].families, "positions to sample at")
     return spatial(call, call.x.ndim - 2)
 
 
 def fold(call: Call) -> Any:
-    """Columns [N, C·k, L] become images: the k places of a channel's patch leave together."""
+    """Turn columns [N, C·k, L] into images; the k places of a channel's patch are removed together."""
     times = call.x.shape[1] // call.shape[1]
     families = []
     for family in call.without(call.x, [2], "folded along the axis"):
@@ -43,7 +43,7 @@ def fold(call: Call) -> Any:
 
 @rules("index_add", "index_copy")
 def _written(call: Call) -> Any:
-    """Along the axis that is indexed places are fixed; along every other the two meet."""
+    """Freeze channels along the indexed axis; join both tensors along every other."""
     x, index, source = call.acts[:3]
     dim = call.get(1, "dim") % x.ndim
     call.freeze(index.families, "used as an index")
@@ -52,7 +52,7 @@ def _written(call: Call) -> Any:
 
 @rules("scatter", "scatter_add", "scatter_reduce")
 def _scattered(call: Call) -> Any:
-    """The same, with an index for every place: it is as wide as what is written."""
+    """Do the same with an index that has the shape of what is written."""
     return call.out(_across(call, call.acts, call.get(1, "dim") % call.x.ndim, like=call.x))
 
 
@@ -63,7 +63,7 @@ def _gathered(call: Call) -> Any:
 
 
 def _across(call: Call, acts: Sequence[LabelledTensor], dim: int, *, like: LabelledTensor) -> list[torch.Tensor]:
-    """The families of the result where tensors meet along every axis but one; the result has the shape of ``like``."""
+    """Return the families of a result of ``like``'s shape, with tensors joined along every axis but one."""
 
     def narrow(act: LabelledTensor) -> LabelledTensor:
         kept = call.without(act, [dim], "indexed by a tensor")
@@ -78,7 +78,7 @@ def _across(call: Call, acts: Sequence[LabelledTensor], dim: int, *, like: Label
 def _sorted(call: Call) -> Any:
     dim = call.get(2, "dim", -1) if call.op == "topk" else call.get(1, "dim", -1)
     dim %= call.x.ndim
-    kept = [family.narrow(dim, 0, 1) for family in call.without(call.x, [dim], "put in order along the axis")]
+    kept = [family.narrow(dim, 0, 1) for family in call.without(call.x, [dim], "sorted along the axis")]
     results = call.result if isinstance(call.result, tuple | list) else [call.result]
     return rebuilt(call, [[family.expand(tuple(result.shape)) for result in results] for family in kept])
 

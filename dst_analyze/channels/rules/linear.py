@@ -15,9 +15,9 @@ def lead_letters(ndim: int) -> str:
 
 
 def linear(call: Call, x: LabelledTensor, weight: LabelledTensor, bias: LabelledTensor | None) -> LabelledTensor:
-    """x [..., i] and weight [o, i]."""
+    """Join the channels of x [..., i] and weight [o, i]."""
     lead = lead_letters(x.ndim - 1)
-    if x.constant:  # a table of coordinates made into biases: which operand is the weight cannot be told later on
+    if x.constant:  # as in biases from a table of coordinates: `contract` cannot know which operand is the weight
         for family in weight.families:
             call.space.role("reads" if weight.ndim - 1 in varying(family) else "produces", family)
     letters = [(x, f"{lead}i"), (weight, "oi" if weight.ndim == 2 else "i")]
@@ -99,10 +99,10 @@ def added_product(call: Call) -> LabelledTensor:
 
 
 def einsum(call: Call) -> LabelledTensor:
-    spelt = parse_einsum(call.args[0], [act.ndim for act in call.acts])
-    if spelt is None:
+    parsed = parse_einsum(call.args[0], [act.ndim for act in call.acts])
+    if parsed is None:
         equation = call.args[0] if isinstance(call.args[0], str) else "without an equation"
         call.freeze((family for act in call.acts for family in act.families), f"the einsum {equation}")
         return call.out([])
-    inputs, output = spelt
+    inputs, output = parsed
     return contract(call, list(zip(call.acts, inputs, strict=True)), output)

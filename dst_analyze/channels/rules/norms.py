@@ -12,7 +12,7 @@ from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, family_
 
 
 def normalised(call: Call, x: LabelledTensor, weights: Iterable[LabelledTensor | None], dims: int) -> LabelledTensor:
-    """Layer and RMS norm: statistics over the last ``dims`` axes, scale and shift of that shape."""
+    """Return the labels of a layer or RMS norm over the last ``dims`` axes."""
     call.inexact(x, range(-dims, 0), "a norm over the axis")
     return join_elementwise(call, [x, *(weight for weight in weights if weight is not None)], call.shape)
 
@@ -36,20 +36,20 @@ def _restored(act: LabelledTensor, x: LabelledTensor) -> LabelledTensor:
 
 
 def channel_norm(call: Call, x: LabelledTensor, tensors: Iterable[LabelledTensor | None]) -> LabelledTensor:
-    """Per-channel scale, shift and statistics along axis 1 (or 0, unbatched)."""
+    """Return the labels of a norm with scale, shift and statistics per channel."""
     families = [spread_to(call, x, tensor, channel_dim(x, call)) for tensor in tensors if tensor is not None]
     return _restored(join_elementwise(call, [x, *families], call.shape), x)
 
 
 def channel_dim(x: LabelledTensor, call: Call) -> int:
-    """Axis 1; of an unbatched input to a layer that knows its dimensions, axis 0."""
+    """Return the channel axis: 0 for an unbatched input of an instance norm, else 1."""
     kind = type(call.module).__name__ if call.module is not None else ""
     spatial = next((int(digit) for digit in kind if digit in "123"), None)
     return 0 if "InstanceNorm" in kind and spatial is not None and x.ndim == spatial + 1 else 1
 
 
 def spread_to(call: Call, x: LabelledTensor, vector: LabelledTensor, dim: int) -> LabelledTensor:
-    """A vector per channel, in the shape that meets an activation."""
+    """Return a vector with one value per channel, in a shape that broadcasts against the activation."""
     if vector.ndim != 1:
         call.freeze((*x.families, *vector.families), "statistics of an unusual shape")
         return LabelledTensor((1,) * x.ndim, (), True)
@@ -69,7 +69,7 @@ def batch_norm_layer(call: Call) -> Any:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """Of a batch norm with a forward of its own: whether its channels ignore each other, by trying."""
+    """True if a user's batch norm keeps channels apart, found by changing every other channel."""
     assert call.module is not None
     x = call.indices()[0]
     if not isinstance(x, torch.Tensor) or x.ndim < 2 or call.shape != tuple(x.shape):
@@ -98,7 +98,7 @@ def prelu_layer(call: Call) -> LabelledTensor:
 
 
 def _group_norm(call: Call, x: LabelledTensor, groups: int, tensors: Iterable[LabelledTensor | None]) -> LabelledTensor:
-    """Groups keep equal sizes: whole groups leave (exactly) where there are many, else the same place in each."""
+    """Join channels so that groups keep equal sizes: whole groups if there are many, or by place."""
     for family in x.along(1):
         channels = call.only_along(family, 1).view(groups, -1)
         whole = groups >= channels.shape[1]

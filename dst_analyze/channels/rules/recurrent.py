@@ -15,7 +15,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1, "LSTMCell": 4, "GRU
 
 
 def read_features(call: Call, act: LabelledTensor, vector: LabelledTensor) -> None:
-    """The last axis of an activation is read by a weight; nothing else of it may be a channel."""
+    """Join the last axis of an activation with the axis that reads it; freeze all other axes."""
     call.freeze((f for f in act.families if act.ndim - 1 not in varying(f)), "an axis a recurrent layer runs over")
     last = LabelledTensor((act.shape[-1],), tuple(call.only_along(family, -1) for family in act.along(-1)))
     contract(call, [(last, "i"), (vector, "i")], "")
@@ -29,7 +29,7 @@ def parameter_axis(call: Call, name: str, dim: int, families: int = 1) -> Labell
 
 
 def join_gates(call: Call, name: str, gates: int, hidden: torch.Tensor) -> None:
-    """Rows of a weight or a bias: the hidden units, once per gate."""
+    """Join the rows of a weight or a bias, which repeat the hidden units for each gate."""
     if getattr(call.module, name, None) is None:
         return
     for rows in parameter_axis(call, name, 0).families:
@@ -45,10 +45,10 @@ def _columns(call: Call, name: str, units: torch.Tensor) -> None:
 
 def recurrent_layer(call: Call) -> Any:
     module: Any = call.module
-    data = call.x  # of a packed sequence its data, the first of its parts
+    data = call.x  # for a packed sequence its data, the first of its parts
     hidden = call.space.fresh(module.hidden_size)
     out = call.space.fresh(module.proj_size) if module.proj_size else hidden
-    if module.proj_size:  # torch takes a projection that does not shrink for none
+    if module.proj_size:  # torch requires that a projection is smaller than the hidden size
         call.space.floor(hidden, module.proj_size + 1)
     gates, directions = _GATES[module.mode], 2 if module.bidirectional else 1
     above = torch.cat([out] * directions)
@@ -74,7 +74,7 @@ def recurrent_layer(call: Call) -> Any:
 
 
 def _state(call: Call, state: LabelledTensor, labels: torch.Tensor) -> None:
-    """A state handed in has the units' labels, or fixes them."""
+    """Join an initial state with the units' labels; freeze them if it has none."""
     if families := state.along(-1):
         for family in families:
             call.space.join(call.only_along(family, -1), labels, call.reason("an initial state"))
@@ -83,7 +83,7 @@ def _state(call: Call, state: LabelledTensor, labels: torch.Tensor) -> None:
 
 
 def _results(call: Call, result: Any, labels: list[torch.Tensor]) -> Any:
-    """(output, h_n) or (output, (h_n, c_n))."""
+    """Return the labels of (output, h_n) or (output, (h_n, c_n))."""
     output, states = result
     several = isinstance(states, tuple)
     acts = tuple(
@@ -100,7 +100,7 @@ def _packed(sequence: PackedSequence, labels: torch.Tensor) -> tuple[Any, ...]:
 
 @rules("_pack_padded_sequence", "_pad_packed_sequence")
 def _repacked(call: Call) -> Any:
-    """Steps of all sequences in one axis, or in two again; features stay the last."""
+    """Move the steps of all sequences to one axis, or back to two; features stay on the last."""
     families = call.without(call.x, range(call.x.ndim - 1), "an axis a recurrent layer runs over")
     first, *rest = call.result
     made = [spread(along(family, -1), first.ndim - 1, tuple(first.shape)) for family in families]

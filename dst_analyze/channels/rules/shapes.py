@@ -1,4 +1,4 @@
-"""Rules for operations that only move elements: they are run, as they are, on the labels."""
+"""Rules for operations that only move elements: the operation itself is run on the labels."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, family_
 
 @rules("view", "reshape", "squeeze", "unsqueeze", "ravel", effect=Effect.REARRANGES)
 def reshaped(call: Call) -> Any:
-    """The same elements in the same order: labels, whose strides differ, may have to be copied for it."""
+    """Reshape the labels; `reshape` and not `view`, since labels have other strides than the tensor."""
     if any(isinstance(arg, torch.dtype) for arg in call.args):
-        call.freeze(call.x.families, "its bytes seen as another type")
+        call.freeze(call.x.families, "its bytes viewed as another dtype")
         return call.out([])
     return call.out((family.reshape(call.shape) for family in call.x.families), call.x.constant)
 
 
 @rules("view_as", "reshape_as", effect=Effect.REARRANGES)
 def _reshaped_as(call: Call) -> Any:
-    """The shape is another tensor's: what is cut from the one is cut from the other."""
+    """Reshape the labels and join them with those of the tensor that gives the shape."""
     met = join_elementwise(call, [reshaped(call), call.acts[1]], call.shape)
     return call.out(met.families, call.x.constant)
 
 
 @rules("expand", "broadcast_to", effect=Effect.REARRANGES)
 def _expanded(call: Call) -> Any:
-    """A channel stays one when it is repeated; an index or a mask without any is as wide as what it will meet."""
+    """Expand the labels; a tensor without any, such as a mask, gets new ones."""
     if call.x.families:
         return as_it_is(call)
     before = (*[1] * (len(call.shape) - call.x.ndim), *call.x.shape)
@@ -39,7 +39,7 @@ def _expanded(call: Call) -> Any:
 
 @rules("expand_as", effect=Effect.REARRANGES)
 def _expanded_as(call: Call) -> Any:
-    """Spread over the places of another tensor, as wide as that one is."""
+    """Expand the labels and join them with those of the tensor that gives the shape."""
     met = join_elementwise(call, call.acts, call.shape)
     return call.out(met.families, call.x.constant)
 
@@ -64,7 +64,7 @@ def _flat(result: Any) -> list[torch.Tensor]:
 
 
 def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
-    """Acts in the shape of the call's result, from the labels each family became."""
+    """Return labelled tensors in the shapes of the call's results, from the labels of each family."""
     several = isinstance(call.result, tuple | list)
     results = call.result if several else [call.result]
     acts = tuple(
@@ -76,7 +76,7 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
 
 @family_rule(Effect.REARRANGES)
 def channel_shuffle(call: Call) -> Any:
-    """A view, a transposition and a view back, in one: the grid in between has to stay one."""
+    """Move channels like a view, a transposition and a view back, which need groups of equal size."""
     groups = int(getattr(call.module, "groups", 0) or call.get(1, "groups"))
     for family in call.x.along(1):
         channels = call.only_along(family, 1).view(groups, -1)
@@ -86,10 +86,10 @@ def channel_shuffle(call: Call) -> Any:
 
 @rules("unbind", effect=Effect.REARRANGES)
 def _unbind(call: Call) -> Any:
-    """Single places taken: they are there, all of them, or not at all."""
+    """Join the channels along the axis, since the model's code counts on every result."""
     dim = call.get(1, "dim", 0)
     for family in call.x.along(dim):
-        call.space.join_along(family, [dim % family.ndim], call.reason("taken apart one by one"))
+        call.space.join_along(family, [dim % family.ndim], call.reason("unbound along the axis"))
     return as_it_is(call)
 
 
@@ -102,14 +102,14 @@ def _roll(call: Call) -> Any:
 
 @family_rule(Effect.REARRANGES)
 def padding_function(call: Call) -> Any:
-    """Padding of other axes leaves channels alone; padded channels stay."""
+    """Freeze channels along padded axes; keep the labels along all others."""
     amounts = call.get(1, "pad")
     dims = [call.x.ndim - 1 - i // 2 for i in range(0, len(amounts), 2) if amounts[i] or amounts[i + 1]]
     return stretched(call, call.x, dims, "padded along the axis")
 
 
 def stretched(call: Call, x: LabelledTensor, dims: Iterable[int], why: str) -> LabelledTensor:
-    """A result that differs from its input in the length of some axes: no channel may run along those."""
+    """Return a result with other lengths along some axes; freeze channels along these."""
     dims = [dim % x.ndim for dim in dims]
     narrow = []
     for family in call.without(x, dims, why):
@@ -123,7 +123,7 @@ def stretched(call: Call, x: LabelledTensor, dims: Iterable[int], why: str) -> L
 
 
 def spatial(call: Call, count: int) -> Any:
-    """Pooling and resizing along the last axes."""
+    """Return a result pooled or resized along the last ``count`` axes; freeze channels along these."""
     results = call.result if isinstance(call.result, tuple | list) else [call.result]
     if any(result.ndim != call.x.ndim for result in results):
         call.freeze(call.x.families, "an unusual number of axes")
@@ -135,7 +135,7 @@ def spatial(call: Call, count: int) -> Any:
 
 
 def spatial_by_name(call: Call) -> Any:
-    """Along as many of the last axes as the operation's name says."""
+    """Do the same for as many of the last axes as the operation's name says."""
     return spatial(call, next(int(digit) for digit in call.op if digit in "123"))
 
 
@@ -156,7 +156,7 @@ def padding_layer(call: Call) -> Any:
 
 @family_rule(Effect.REARRANGES)
 def unfold(call: Call) -> Any:
-    """Patches as columns ([N, C·k, L]), or the tensor method that adds an axis."""
+    """Repeat channels for patches as columns ([N, C·k, L]), or add an axis (the tensor method)."""
     x = call.x
     if call.node.op == "call_method":
         dim = call.get(1, "dimension") % x.ndim
@@ -172,7 +172,7 @@ def unfold(call: Call) -> Any:
 
 @rules("cat", "concat", "concatenate", effect=Effect.REARRANGES)
 def _cat(call: Call) -> Any:
-    """Along the axis of concatenation channels stand side by side; along every other they meet."""
+    """Concatenate labels along the axis; join the tensors along every other."""
     acts = [act for act in call.acts if act.shape != (0,)]
     dim = call.get(1, "dim", call.kwargs.get("axis", 0)) % acts[0].ndim
     across, pieces = [], []
@@ -182,7 +182,7 @@ def _cat(call: Call) -> Any:
         flat[dim] = 1
         across.append(LabelledTensor(tuple(flat), tuple(family.narrow(dim, 0, 1) for family in families), act.constant))
         pieces.append([family for family in act.families if dim in varying(family)])
-        if act.shape[dim] == 1:  # a family with a single place along the axis is told by where it comes from only
+        if act.shape[dim] == 1:  # a family with one place along the axis varies along none; its label shows it
             single = [family for family in act.families if not varying(family) and int(family.flatten()[0])]
             pieces[-1].extend(single)
     shape = list(call.shape)
@@ -238,7 +238,7 @@ def _getitem(call: Call) -> Any:
     real = _on_cpu(call.indices()[1])
     items = _per_axis(x, real if isinstance(real, tuple) else (real,))
     if items is None:
-        call.freeze(x.families, "indexed in a way that hides its axes")
+        call.freeze(x.families, "indexed in an unsupported way")
         return call.out([])
     for act in call.acts[1:]:
         call.freeze(act.families, "used as an index")
@@ -247,25 +247,28 @@ def _getitem(call: Call) -> Any:
 
 
 def _on_cpu(index: Any) -> Any:
-    """Labels live there, whatever device the model is on."""
+    """Return an index on the CPU, where labels are, whatever the model's device."""
     if isinstance(index, tuple | list):
         return type(index)(_on_cpu(item) for item in index)
     return index.cpu() if isinstance(index, torch.Tensor) else index
 
 
 def _taken(call: Call, x: LabelledTensor, items: list[Any]) -> list[torch.Tensor]:
-    """The families left after something is taken along each axis: a place, a slice, or what a tensor says."""
+    """Return the families that can be indexed.
+
+    Families along axes indexed by a tensor are frozen, along axes indexed by a number joined.
+    """
     for dim, item in enumerate(items):
         if isinstance(item, int):
             for family in x.along(dim):
-                call.space.join_along(family, [dim], call.reason("one place taken out"))
+                call.space.join_along(family, [dim], call.reason("one channel selected"))
     plain = [isinstance(item, int) or (isinstance(item, slice) and item.step in (None, 1)) for item in items]
     odd = [dim for dim in range(len(items)) if not plain[dim]]
     return call.without(x, odd, "indexed by a tensor or in steps")
 
 
 def _per_axis(x: LabelledTensor, index: tuple[Any, ...]) -> list[Any] | None:
-    """What is asked of each axis; None where that cannot be told."""
+    """Return the index of each axis; None if it is unsupported."""
     taking = [item for item in index if item is not None and item is not ...]
     if any(isinstance(item, bool) or (isinstance(item, torch.Tensor) and item.dtype == torch.bool) for item in taking):
         widths = [item.ndim if isinstance(item, torch.Tensor) and item.dtype == torch.bool else 1 for item in taking]
@@ -291,7 +294,7 @@ def _per_axis(x: LabelledTensor, index: tuple[Any, ...]) -> list[Any] | None:
 def _select(call: Call) -> Any:
     dim = call.get(1, "dim") % call.x.ndim
     for family in call.x.along(dim):
-        call.space.join_along(family, [dim], call.reason("one place taken out"))
+        call.space.join_along(family, [dim], call.reason("one channel selected"))
     return as_it_is(call)
 
 
@@ -305,7 +308,7 @@ def _index_select(call: Call) -> Any:
 
 @rules("setitem", effect=Effect.NO_HIDDEN_SUM)
 def _setitem(call: Call) -> Any:
-    """What is written meets what it is written over."""
+    """Join the written tensor with the part that it replaces."""
     x, value = call.args[0], call.args[2]
     if not isinstance(x, LabelledTensor):
         return None
@@ -342,15 +345,15 @@ MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
 
 @rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)
 def _made(call: Call) -> Any:
-    """A tensor whose places are all alike, such as the zeros a state begins with: as wide as what it meets.
+    """Return new labels for a uniform tensor, such as an initial state of zeros.
 
-    Of a tensor it is made like it takes the type only.
+    A tensor that it is made from gives the dtype only.
     """
     return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > 1])
 
 
 def _labelled(call: Call, dims: Iterable[int]) -> LabelledTensor:
-    """Labels of its own along some axes."""
+    """Return new labels along some axes."""
     return call.out((spread(call.space.fresh(call.shape[dim]), dim, call.shape) for dim in dims), constant=False)
 
 

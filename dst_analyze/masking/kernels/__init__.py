@@ -1,1 +1,1 @@
-"""Weights and thresholds become masked weights: the C loops, compiled on first use."""
+"""The masked-weight operator's loops in C, compiled on first use."""

@@ -1,8 +1,8 @@
-"""The operator's loops in C (kernels.c), built by the machine's own compiler: each one pass, the eager loops' results.
+"""The operator's loops in C (kernels.c), built by the machine's compiler.
 
-Why not torch.compile: measured here, its call costs 0.1 to 0.3 ms, more than the work on a small layer, its first use
-2 to 30 s in every worker process, against about 1 s once per machine for this. What the C loops do not cover (a GPU,
-half precision, a weight whose memory is not in order) goes through the eager loops.
+P and dW equal those of the eager loops to the bit, dt to rounding. A group that the C loops do not support (on a GPU,
+in half precision, not contiguous) goes through the eager loops. torch.compile is no alternative: a call costs more than
+the work on a small layer, and every worker process compiles again, while this is built once per machine.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
 REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
-_THREADED = 1 << 18  # a weight at least this large is shared out among threads
+_THREADED = 1 << 18  # a weight of at least this size is split among threads
 
 
 def repays(weights: int, steps: int) -> bool:
-    """Whether building the loops pays for itself over a training of so many steps.
+    """True if the compiled loops save more time over a training than building them takes.
 
-    A rule of size alone, deliberately blind to what a cache holds: the same command must give the same bits twice.
+    The cache is ignored on purpose: the same command must give the same bits every time.
     """
     return weights * steps >= REPAID_AFTER
 
 
 class _Build:
-    """The loops of this process: not asked for yet, being built, or done (None where they cannot be had)."""
+    """The state of this process's loops: not built, being built, or done (None if that failed)."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -59,19 +59,19 @@ class _Build:
 _build = _Build()
 
 
-def _begin_anew() -> None:
-    """A thread that builds does not survive a fork, nor does its lock."""
+def _reset_after_fork() -> None:
+    """Forget an unfinished build, since its thread and lock do not survive a fork."""
     global _build
     if not _build.done:
         _build = _Build()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def compiled_kernels() -> Kernels | None:
-    """The compiled loops; None where this machine cannot build them."""
+    """Return the compiled loops, built if necessary; None if this machine cannot build them."""
     build = _build
     if not build.done:
         with build.lock:
@@ -81,7 +81,7 @@ def compiled_kernels() -> Kernels | None:
 
 
 def kernels_when_ready() -> Kernels | None:
-    """The compiled loops once they are there: at once from the cache, else built beside the first steps."""
+    """Return the compiled loops if they are ready; else start to build them, and return None."""
     build = _build
     if not build.done and build.thread is None:
         compiler = _compiler()
@@ -99,7 +99,7 @@ def _load() -> Kernels | None:
     try:
         return Compiled({dtype: ctypes.CDLL(str(_compile(compiler, flags))) for dtype, flags in DTYPES.items()})
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        log.warning("compiled masking is not available here, using the eager loops: %s", error)
+        log.warning("masking loops cannot be compiled, using the eager loops: %s", error)
         return None
 
 
@@ -109,7 +109,7 @@ def _compiler() -> str | None:
 
 
 def _compile(compiler: str, dtype: tuple[str, ...]) -> Path:
-    """The shared library, built once per source, compiler and processor, and kept in the user's cache."""
+    """Return the shared library, built once per source, compiler and processor, and cached."""
     target = _target(compiler, dtype)
     if not target.exists():
         descriptor, name = tempfile.mkstemp(dir=target.parent, suffix=".so")
@@ -133,17 +133,17 @@ def _cache() -> Path:
             return root
     except OSError:
         pass
-    return _own_cache()
+    return _temporary_cache()
 
 
 @functools.cache
-def _own_cache() -> Path:
-    """Where there is no cache to write to: a folder of this process."""
+def _temporary_cache() -> Path:
+    """Return a temporary folder of this process, for machines without a writable cache."""
     return Path(tempfile.mkdtemp(prefix="dst-analyze-"))
 
 
 def _processor() -> str:
-    """What -march=native depends on: a home directory may be shared between unlike machines."""
+    """Return what -march=native depends on, since unlike machines may share a home directory."""
     try:
         flags = [
             line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features"))
@@ -159,7 +159,7 @@ CODES = {"long-tail": 1, "clipped": 0}
 
 
 def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
-    """A weight's axes as [G][A][R][C], the threshold varying along G and R; None where they do not fold into that."""
+    """Return a weight's axes as [G][A][R][C], where thresholds have G and R; None if impossible."""
     axes = [(kept == size, size) for size, kept in zip(view, threshold, strict=True) if size != 1]
     runs = [(rows, math.prod(size for _, size in run)) for rows, run in groupby(axes, key=lambda axis: axis[0])]
     if not runs or not runs[0][0]:
@@ -168,27 +168,28 @@ def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
         runs.append((False, 1))
     sizes = [size for _, size in runs]
     if len(sizes) == 2:
-        sizes = [1, 1, *sizes]  # rows first, then what each row sums over
+        sizes = [1, 1, *sizes]  # rows, then columns
     fits = len(sizes) == 4 and max(sizes) < 1 << 31  # the loops count one row in 32 bits
     return (sizes[0], sizes[1], sizes[2], sizes[3]) if fits else None
 
 
 @dataclass(frozen=True)
 class _Group:
-    """What the loops need to know of a group of weights, made once."""
+    """The sizes of a group of weights as the loops take them."""
 
     levels: tuple[Levels, ...]
-    starts: tuple[int, ...]  # where each weight's thresholds begin
-    places: ctypes.Array[ctypes.c_int64]  # both, as C takes them
+    starts: tuple[int, ...]  # the index of each weight's first threshold
+    places: ctypes.Array[ctypes.c_int64]  # starts and levels, for C
     pointers: type[ctypes.Array[ctypes.c_void_p]]
     largest: int
 
     def addresses(self, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
+        """Return the tensors' addresses, for C."""
         return self.pointers(*[tensor.data_ptr() for tensor in tensors])
 
 
 class Compiled:
-    """The operator through the C loops; a group of weights they do not fit goes through the eager ones."""
+    """The operator in C; groups of weights that the loops do not support go through the eager loops."""
 
     def __init__(self, libraries: dict[torch.dtype, ctypes.CDLL]) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_int64
@@ -208,12 +209,12 @@ class Compiled:
     def forward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
     ) -> list[torch.Tensor]:
-        group = _fitting(masking, thresholds, weights)
+        group = _supported_group(masking, thresholds, weights)
         if group is None:
             return EAGER.forward(masking, thresholds, weights, counts)
         masked, t = [torch.empty_like(weight) for weight in weights], thresholds.data_ptr()
         kept: Iterable[int]
-        if _alone(group):
+        if _is_single_threaded(group):
             kept = (ctypes.c_int64 * len(weights))()
             loop = self._forward_all[thresholds.dtype]
             loop(len(weights), group.addresses(weights), t, group.addresses(masked), group.places, kept)
@@ -230,7 +231,7 @@ class Compiled:
     def backward(
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, grads: Sequence[torch.Tensor | None]
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
-        group = _fitting(masking, thresholds, weights)
+        group = _supported_group(masking, thresholds, weights)
         if group is None or any(grad is not None and grad.dtype != thresholds.dtype for grad in grads):
             return EAGER.backward(masking, thresholds, weights, grads)
         given = [
@@ -239,7 +240,7 @@ class Compiled:
         ]
         results, grad_thresholds = [torch.empty_like(weight) for weight in weights], torch.empty_like(thresholds)
         t, dt, code = thresholds.data_ptr(), grad_thresholds.data_ptr(), CODES[masking.estimator]
-        if _alone(group):
+        if _is_single_threaded(group):
             addresses = [group.addresses(tensors) for tensors in (given, weights, results)]
             loop = self._backward_all[thresholds.dtype]
             loop(len(weights), addresses[0], addresses[1], t, addresses[2], dt, group.places, code)
@@ -252,7 +253,7 @@ class Compiled:
         return [None if grad is None else r for grad, r in zip(grads, results, strict=True)], grad_thresholds
 
     def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
-        group = _fitting(masking, thresholds, weights)
+        group = _supported_group(masking, thresholds, weights)
         if group is None:
             return EAGER.count(masking, thresholds, weights)
         loop, width, t = self._count[thresholds.dtype], thresholds.element_size(), thresholds.data_ptr()
@@ -262,8 +263,8 @@ class Compiled:
         ]
 
 
-def _fitting(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _Group | None:
-    """The group as the loops take it; None where they cannot."""
+def _supported_group(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _Group | None:
+    """Return the group as the loops take it; None if they do not support it."""
     dtype = thresholds.dtype
     if not thresholds.is_cpu or dtype not in DTYPES or not thresholds.is_contiguous():
         return None
@@ -285,13 +286,13 @@ def _group(masking: Masking) -> _Group | None:
     return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)))
 
 
-def _alone(group: _Group) -> bool:
-    """True if one thread does it all, in one call."""
+def _is_single_threaded(group: _Group) -> bool:
+    """True if one thread processes all weights, in one call."""
     return group.largest < _THREADED or torch.get_num_threads() < 2
 
 
 def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
-    """Run a loop over a weight; a large one row by row on several threads (ctypes lets go of the interpreter lock)."""
+    """Run a loop over a weight; rows of a large one are split among threads (without the GIL)."""
     groups, outer, rows, columns = fold
     threads = min(torch.get_num_threads(), rows)
     if threads < 2 or groups * outer != 1 or rows * columns < _THREADED:
@@ -310,5 +311,5 @@ def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, 
 
 @functools.lru_cache(maxsize=1)
 def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
-    """Threads do not survive a fork: the pool belongs to one process."""
+    """Return the threads of a process; the id is a key, since threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="dst-masking")

@@ -1,1 +1,1 @@
-"""A model and example inputs become a `torch.fx` graph, on the highest rung of the ladder that holds."""
+"""From a model and example inputs to a `torch.fx` graph, on the best possible rung of the ladder."""

@@ -1,4 +1,4 @@
-"""The call of a model as its graph has it: flat tensors in, plain values out; and the way back to the model's types."""
+"""A model's call as its graph has it: flat tensors in, plain values out; and how to rebuild both."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 
 
 class UnsupportedCallError(Exception):
-    """A model is called with, or returns, what a graph cannot stand for."""
+    """Raised if a model is called with, or returns, an object that a graph cannot handle."""
 
 
 @dataclass(frozen=True)
 class CallShape:
-    """How calls look that a graph can take: nesting, constants and sizes of the example.
+    """The form of the calls that a graph can take: nesting, constants and sizes of the example.
 
     Attributes:
         skeleton: The arguments with a zero for each leaf.
@@ -30,7 +30,7 @@ class CallShape:
         tensors: dtype and shape of each tensor.
         batch: Size of the first axis that may differ; tensors with another first axis keep their shape.
         any_size: True if tensors may have any sizes.
-        top_level: True if the arguments are tensors and nothing else.
+        top_level: True if all arguments are positional and tensors.
     """
 
     skeleton: Any
@@ -67,10 +67,10 @@ class CallShape:
         return tree_structure(self.skeleton)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_structure"}  # torch's does not travel
+        return {name: value for name, value in vars(self).items() if name != "_structure"}  # cannot be pickled
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[torch.Tensor] | None:
-        """Return the tensors of a call in the order of the graph's placeholders; None if the graph cannot take it."""
+        """Return a call's tensors in the order of the placeholders; None if the graph cannot take it."""
         tensors: Sequence[Any] = args
         if not self.top_level or kwargs:
             leaves, structure = tree_flatten((args, dict(kwargs)))
@@ -94,10 +94,10 @@ class CallShape:
 
 @dataclass(frozen=True)
 class OutputShape:
-    """How to rebuild a model's own kind of output from the plain one of its graph.
+    """The types of a model's output, to rebuild it from the plain output of its graph.
 
-    ``make`` is None for what is plain already; ``items`` are the parts by key (or place), None where the model returns
-    None, which graphs leave out of mappings.
+    ``make`` is None for a value that is plain already; ``items`` are the parts by key or index, None where the model
+    returns None, which graphs leave out of mappings.
     """
 
     make: Callable[..., Any] | None = None
@@ -141,7 +141,7 @@ class OutputShape:
         return self.make in (list, tuple, dict) and all(part is not None and part.plain for part in parts)
 
     def rebuild(self, value: Any) -> Any:
-        """Return the model's kind of output, made from the graph's."""
+        """Return the graph's output in the model's types."""
         if self.make is None:
             return value
         if self.make in (list, tuple):

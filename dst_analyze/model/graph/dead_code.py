@@ -1,4 +1,4 @@
-"""Removing from a graph what nothing reads."""
+"""Removal of graph nodes whose results nothing reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _CHANGING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow", "
 
 
 def remove_dead_nodes(graph: fx.Graph) -> None:
-    """Remove what nothing reads any more; fx's own sweep would take operations in place along (``bias.zero_()``)."""
+    """Remove unread nodes except operations in place (``bias.zero_()``), which fx's pass drops."""
     for node in reversed(list(graph.nodes)):
         if node.op not in ("call_function", "call_method", "get_attr") or node.users:
             continue

@@ -1,4 +1,4 @@
-"""The proof that a traced graph computes what the model computes, and how far it holds.
+"""The proof that a traced graph computes what the model computes, and its limits.
 
 Graph and model run side by side with the same weights and random numbers: on other values than the example's, and at
 another batch size.
@@ -26,13 +26,13 @@ from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.user_errors import describe_error
 
 _SEED = 20200426
-_NOISE = 65_537  # so many random numbers, over and over: drawing a billion would take longer than tracing
+_NOISE = 65_537  # random numbers, repeated as needed: drawing a billion would take longer than tracing
 # Largest difference between graph and model, relative to the largest value of the output.
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
 
 class GraphLimit(Enum):
-    """What a graph was found not to hold for, or not compared by."""
+    """A limit of a proof: where the graph does not hold, or what was not compared."""
 
     ONE_BATCH_SIZE = auto()  # it holds for the example's batch size only
     EXAMPLE_VALUES = auto()  # it holds for the example's values only
@@ -41,17 +41,17 @@ class GraphLimit(Enum):
 
 @dataclass(frozen=True)
 class Draft:
-    """A graph that still has to prove itself."""
+    """A graph that is not proven yet."""
 
     rung: int
     graph: fx.Graph
     constants: dict[str, torch.Tensor]
     opaque: tuple[Opaque, ...]
     notes: tuple[str, ...]
-    specialised: bool = False  # contents of tensors were asked for: another example may take another path
-    trusting: bool = False  # tensors from nowhere were taken for constants
-    wrapped: tuple[str, ...] = ()  # functions that their authors hide from torch.fx: each a single node
-    answered: bool = False  # sizes of the example, or its number of items, were asked for
+    specialised: bool = False  # it depends on contents of tensors: another example may take another path
+    trusting: bool = False  # tensors of unknown origin were taken for constants
+    wrapped: tuple[str, ...] = ()  # functions marked with torch.fx.wrap: each a single node
+    has_answers: bool = False  # it depends on the example's sizes or lengths
 
 
 class _MismatchError(Exception):
@@ -59,14 +59,15 @@ class _MismatchError(Exception):
 
 
 def copy_sharing_parameters(own: nn.Module) -> nn.Module:
-    """A second self that shares the parameters: to be traced or run, then thrown away with what it remembers.
+    """Return a copy that shares the parameters, to be traced or run and then discarded.
 
-    Caches are why: a traced module may keep proxies in them, a run one values computed from other weights.
+    A module's caches may keep proxies after tracing, or values computed from other weights after a run.
     """
     return copy.deepcopy(own, {id(parameter): parameter for parameter in own.parameters()})
 
 
 def build_graph_module(root: nn.Module, draft: Draft) -> fx.GraphModule:
+    """Return a draft's graph as a module that reads parameters and buffers from ``root``."""
     for name, tensor in draft.constants.items():
         setattr(root, name, tensor)
     module = fx.GraphModule(root, draft.graph, class_name=type(root).__name__)
@@ -75,16 +76,16 @@ def build_graph_module(root: nn.Module, draft: Draft) -> fx.GraphModule:
 
 
 def has_meta_tensors(own: nn.Module, inputs: Inputs) -> bool:
-    """Whether there is nothing to compare but shapes."""
+    """True if only shapes can be compared."""
     return any(tensor.is_meta for tensor in (*own.parameters(), *own.buffers(), *inputs.tensors()))
 
 
 _Limits = list[tuple[GraphLimit, str]]
-"""How far a graph holds, each limit with a note for readers."""
+"""The limits of a graph, each with a note for readers."""
 
 
 def prove_graph(own: nn.Module, model: nn.Module, inputs: Inputs, draft: Draft) -> _Limits:
-    """Return how far the graph holds; raise `_MismatchError` where it does not compute what the model computes."""
+    """Return the graph's limits; raise `_MismatchError` if it does not compute what the model computes."""
     if has_meta_tensors(own, inputs):
         trial = _Trial(own, draft)
         trial.compare(inputs)
@@ -92,11 +93,11 @@ def prove_graph(own: nn.Module, model: nn.Module, inputs: Inputs, draft: Draft) 
     with _other_weights(own, model):
         trial = _Trial(own, draft)
         limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
-        if trial.telling:
+        if trial.conclusive:
             return limits
-    trial = _Trial(own, draft)  # those weights were too much for it: its own, then
+    trial = _Trial(own, draft)  # no usable output with those weights: try the model's
     limits = [*_other_values(trial, inputs), *_other_batch(trial, inputs)]
-    if trial.telling:
+    if trial.conclusive:
         return limits
     silence = "the example's output is empty, zero or not finite"
     if draft.specialised:
@@ -105,9 +106,10 @@ def prove_graph(own: nn.Module, model: nn.Module, inputs: Inputs, draft: Draft) 
 
 
 def _other_values(trial: _Trial, inputs: Inputs) -> _Limits:
-    """Flipped along every axis the example stays in its domain (tokens stay tokens), and is another one.
+    """Compare on the example flipped along every axis, which keeps its domain (tokens stay tokens).
 
-    Where tensors from nowhere were trusted also smaller: what was made from a sum or a maximum shows then.
+    If tensors of unknown origin were taken for constants, the values are also scaled: one that was computed from a sum
+    or a maximum, which a flip does not change, makes a difference then.
     """
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
@@ -127,7 +129,7 @@ def _other_values(trial: _Trial, inputs: Inputs) -> _Limits:
 
 
 def _other_batch(trial: _Trial, inputs: Inputs) -> _Limits:
-    """Twice the batch, or of a large one half: whichever is quick."""
+    """Compare at twice the batch size, or at half of a large one, which is quicker."""
     size = inputs.batch_size
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,7 +141,7 @@ def _other_batch(trial: _Trial, inputs: Inputs) -> _Limits:
         trial.compare(inputs.map(other), record=False)
     except _MismatchError as mismatch:
         return [(GraphLimit.ONE_BATCH_SIZE, f"holds for batch size {size} only: {mismatch}")]
-    except Exception:  # the model itself refuses: nothing to hold the graph to
+    except Exception:  # the model refuses this batch size: nothing to compare with
         return []
     return []
 
@@ -149,16 +151,16 @@ class _Trial:
 
     def __init__(self, own: nn.Module, draft: Draft) -> None:
         self.draft = draft
-        self.telling = False  # whether any output so far could have told right from wrong
+        self.conclusive = False  # True once an output had values that could differ: finite and not zero
         self._model, self._graph_module = (
             copy_sharing_parameters(own),
             build_graph_module(copy_sharing_parameters(own), draft),
         )
 
     def compare(self, inputs: Inputs, *, record: bool = True) -> None:
-        """Run both with the same random numbers; what the model itself raises is passed on.
+        """Run both with the same random numbers; raise `_MismatchError` if they differ.
 
-        ``record`` leaves the shapes at the nodes; without it the graph runs as the code that is generated from it.
+        With ``record`` the nodes get the shapes of their results; without it the graph runs as generated code.
         """
         expected = tree_leaves(plain_output(_run(inputs, self._model), lambda _: None))
         run = _Recorder(self._graph_module).run if record else self._graph_module.forward
@@ -173,11 +175,11 @@ class _Trial:
         for index, (theirs, ours) in enumerate(zip(expected, actual, strict=True)):
             if difference := _difference(theirs, ours):
                 raise _MismatchError(f"output {index} differs from the model's: {difference}")
-            self.telling |= _is_telling(theirs)
+            self.conclusive |= _has_values(theirs)
 
 
 class _Recorder(fx.Interpreter):
-    """Runs the graph and leaves every tensor's shape at its node."""
+    """An interpreter of the graph that stores every tensor's shape at its node."""
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -187,7 +189,7 @@ class _Recorder(fx.Interpreter):
 
 
 def _metadata(result: Any) -> Any:
-    """Shapes and dtypes in a result's own nesting; None where there is no tensor."""
+    """Return shapes and dtypes, nested like the result; None if there is no tensor."""
     if isinstance(result, torch.Tensor):
         return _extract_tensor_metadata(result)
     if isinstance(result, list | tuple):
@@ -207,7 +209,7 @@ def _run(inputs: Inputs, function: Callable[..., Any]) -> Any:
 
 
 def _difference(expected: Any, actual: Any) -> str:
-    """How two outputs differ; nothing if they agree to rounding."""
+    """Return how two outputs differ; "" if they agree to rounding."""
     if not (isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor)):
         return "" if expected == actual else f"{actual!r:.40} instead of {expected!r:.40}"
     if (expected.shape, expected.dtype) != (actual.shape, actual.dtype):
@@ -226,7 +228,8 @@ def _difference(expected: Any, actual: Any) -> str:
     return f"by {worst:.3g} of {scale:.3g}" if worst > tolerance * scale else ""
 
 
-def _is_telling(value: Any) -> bool:
+def _has_values(value: Any) -> bool:
+    """True if a tensor has a finite value other than zero."""
     if not isinstance(value, torch.Tensor) or value.is_meta:
         return False
     value = _wide(value)
@@ -234,13 +237,13 @@ def _is_telling(value: Any) -> bool:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Half and quarter precision in a type that has all the operations."""
+    """Return half and quarter precision as float32, which has all operations."""
     return tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
 
 
 @contextmanager
 def _other_weights(own: nn.Module, model: nn.Module) -> Iterator[None]:
-    """Weights a little beside the model's: a layer that starts at zero would hide what is wrong before it."""
+    """Change the weights a little inside the block, since a layer of zeros hides errors before it."""
     generator = torch.Generator().manual_seed(_SEED)
     noise = torch.randn(_NOISE, generator=generator, device="cpu", dtype=torch.float32)
     try:

@@ -1,4 +1,4 @@
-"""A traced graph as plain data, so that it can be pickled, copied and bound to any model of the same structure."""
+"""A traced graph as plain data: it can be pickled, and bound to any model of the same structure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.fx.node import map_aggregate
 
 @dataclass(frozen=True)
 class NodeRef:
-    """A node as an argument of another: its place in the graph."""
+    """A node as an argument of another, by its index in the graph."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class PackedNode:
-    """One node: what fx keeps of it, with other nodes as `NodeRef`."""
+    """A node's fields as in fx, with other nodes as `NodeRef`."""
 
     name: str
     op: str
@@ -38,8 +38,8 @@ class PackedGraph:
     Attributes:
         nodes: In the order of execution; placeholders are the tensors of the example.
         constants: Tensors that the tracer recorded and that belong to no module.
-        rung: The rung of the tracing ladder it comes from (`trace_graph.py`).
-        fixed_sizes: True if answers to questions about the example's sizes are built in.
+        rung: The rung of the tracing ladder that it comes from (`trace_graph.py`).
+        fixed_sizes: True if the example's sizes are built in.
     """
 
     nodes: tuple[PackedNode, ...]
@@ -48,7 +48,7 @@ class PackedGraph:
     fixed_sizes: bool
 
     def unpack(self) -> fx.Graph:
-        """Return the graph as torch.fx has it, node names kept."""
+        """Return the graph as torch.fx has it, with the same node names."""
         graph, made = fx.Graph(), list[fx.Node]()
 
         def argument(value: Any) -> Any:
@@ -62,12 +62,12 @@ class PackedGraph:
         return graph
 
     def same_as(self, other: PackedGraph) -> bool:
-        """True if both graphs compute the same by the same nodes."""
+        """True if both graphs have the same nodes and constants of the same names."""
         return self.nodes == other.nodes and self.constants.keys() == other.constants.keys()
 
 
 def pack_graph(traced: fx.GraphModule, model: nn.Module, *, rung: int, fixed_sizes: bool) -> PackedGraph:
-    """Return a traced graph as plain data; what it reads and the model does not have is kept as a constant."""
+    """Return a traced graph as plain data; tensors that the model does not have become constants."""
     places = {node: index for index, node in enumerate(traced.graph.nodes)}
 
     def argument(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Rung 2: the example is run for real, and every torch call it makes leaves a node behind.
+"""Rung 2: a tracer that runs the example and records a node for every torch call.
 
-Values are ordinary tensors, so Python may ask them anything; each is shadowed by the node that computes it. Sizes are
-integers that remember where they came from, so that ``x.view(x.shape[0], -1)`` stays true for other batches. Where
-Python asks for a plain value (a comparison, a length, an item) the example's answer is built into the graph, and noted.
-A submodule whose inside cannot be followed is rolled back to a single opaque node.
+Values are ordinary tensors, so Python code may do anything with them; the tracer knows the node that computes each.
+Sizes are integers that carry their node, so that ``x.view(x.shape[0], -1)`` holds for other batch sizes. Where Python
+needs a plain value (a comparison, a length, an item), the example's is built into the graph and noted. A submodule that
+cannot be traced becomes a single opaque node.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from dst_analyze.model.user_errors import describe_error, place_here, place_of, 
 
 
 class UntraceableError(Exception):
-    """Something happened that no node of a graph can express.
+    """Raised for a step of the model that no node of a graph can express.
 
-    ``hidden_call``: a tensor came from a call that torch does not show, and could be taken for a constant.
+    ``hidden_call``: a tensor comes from a call that torch does not show, and could be taken for a constant.
     """
 
     def __init__(self, message: str, *, hidden_call: bool = False) -> None:
@@ -56,12 +56,12 @@ class UntraceableError(Exception):
 
 @dataclass(frozen=True)
 class Opaque:
-    """A submodule kept whole because its inside could not be traced."""
+    """A submodule that is a single node because it could not be traced."""
 
     name: str
     reason: str  # exception type and message, on one line
     place: str  # file:line where tracing stopped, if known
-    hidden_call: bool = False  # it stopped at a tensor that came from a call that torch does not show
+    hidden_call: bool = False  # tracing stopped at a tensor from a call that torch does not show
 
     @classmethod
     def stopped_by(cls, error: Exception, name: str, place: str) -> Opaque:
@@ -70,12 +70,12 @@ class Opaque:
         return cls(name, describe_error(error), place, hidden_call)
 
 
-_MOST_NODES = 50_000  # nobody reads more
+_MOST_NODES = 50_000  # larger graphs are unreadable
 
 
 @dataclass
 class _Binding:
-    """What the tracer knows of a tensor: its node, and whether it comes from the example (or from the model alone)."""
+    """A tensor's node, and whether its value depends on the example rather than on the model alone."""
 
     node: fx.Node
     varies: bool
@@ -83,7 +83,7 @@ class _Binding:
 
 
 class RecordingTracer(TorchFunctionMode):
-    """Runs a model on its example and keeps the graph of what happened."""
+    """A tracer that runs a model on its example and records the graph."""
 
     def __init__(
         self,
@@ -94,17 +94,23 @@ class RecordingTracer(TorchFunctionMode):
         strict: bool = False,
         trusting: bool = False,
     ) -> None:
-        """``strict``: never answer from a tensor's contents, only from its shape; who asks stays opaque.
+        """Prepare to trace a model.
 
-        ``trusting``: a tensor made where torch does not show it (``torch.FloatTensor([0.5])``) is a constant.
+        Args:
+            root: The model.
+            inputs: The example.
+            drop: Called with a note for each output that a graph cannot return.
+            strict: True to build in no contents of tensors, only shapes; modules that need contents become opaque.
+            trusting: True to take a tensor from a call that torch does not show (``torch.FloatTensor([0.5])``) for a
+                constant.
         """
         super().__init__()
         self._strict, self._trusting = strict, trusting
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.opaque: list[Opaque] = []
-        self.answers: dict[str, None] = {}  # what the example was asked, in order, each once
-        self.specialised = False  # asked for contents, not only for shapes: another example may take another path
+        self.answers: dict[str, None] = {}  # values of the example that are built in, in order, each once
+        self.specialised = False  # contents, not only shapes, are built in: another example may take another path
         self._root, self._inputs, self._drop = root, inputs, drop
         self._paths = {id(module): name for name, module in root.named_modules()}
         self._names = {id(t): name for name, t in (*root.named_buffers(), *root.named_parameters())}
@@ -114,12 +120,12 @@ class RecordingTracer(TorchFunctionMode):
         self._effects: set[fx.Node] = set()
         self._paused = False
         self._autocast = autocast_state()
-        # A tensor that appears from nowhere is a constant if it is older than the trace; if it is not, it was made
-        # from others behind our back, and taking it for a constant would cut the graph.
+        # A tensor without a node is a constant if it is older than the trace. If it is not, a call that torch does not
+        # show made it from others, and taking it for a constant would cut the graph.
         self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
 
     def trace(self) -> fx.Graph:
-        """The graph of one run of the example."""
+        """Return the graph of one run of the example."""
         names = iter(placeholder_names(self._root, self._inputs))
 
         def placeholder(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,23 +142,23 @@ class RecordingTracer(TorchFunctionMode):
             self.graph.lint()
             return self.graph
         finally:
-            # A number may outlive us as a key of somebody's cache: it must be plain, and must not keep all this alive.
+            # A traced number may outlive the tracer in a cache: it must act as a plain one and keep no tensors alive.
             self._paused = True
             self._older, self._bindings, self._root = {}, WeakTensorKeyDictionary(), nn.Module()
 
-    # What the numbers call.
+    # Called by traced numbers.
 
-    def number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """The result of arithmetic on sizes, with a node of its own."""
+    def compute_number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Return the result of arithmetic on sizes, as a traced number."""
         value = function(*(plain(arg) for arg in args))
         if self._paused or type(value) not in (int, float):
             return value
         if function is operator.mul and any(type(arg) is int and arg == 1 for arg in args):
-            return next(arg for arg in args if isinstance(arg, Number))  # products that begin with one
-        return self._remembering(value, self._create("call_function", function, self._arguments(args)))
+            return next(arg for arg in args if isinstance(arg, Number))  # as in math.prod, which starts with 1
+        return self._traced_number(value, self._create("call_function", function, self._arguments(args)))
 
-    def answered(self, question: str, answer: object) -> None:
-        """Note that the graph from here on depends on the example."""
+    def note_answer(self, question: str, answer: object) -> None:
+        """Note that a value of the example is built into the graph."""
         if not self._paused:
             self.answers[f"{place_here()}: {question} is {answer}".lstrip(": ")] = None
 
@@ -170,19 +176,19 @@ class RecordingTracer(TorchFunctionMode):
         varies = is_random(name) or self._varies((args, kwargs))
         inplace = is_inplace(func, name, kwargs)
         if not inplace and not any(isinstance(leaf, torch.Tensor) for leaf in leaves(result)):
-            return self._asked(name, args, kwargs, result) if varies and name not in METADATA else result
+            return self._plain_result(name, args, kwargs, result) if varies and name not in METADATA else result
         try:
             node = self._call_node(func, name, args, kwargs)
         except UntraceableError:
             if varies or inplace or any(isinstance(leaf, torch.Tensor) for leaf in leaves((args, kwargs))):
                 raise
-            node = self._constant(result)  # made from plain values no graph can hold, such as an array
+            node = self._constant(result)  # made from plain values that no graph can hold, such as an array
         if inplace:
             self._effects.add(node)
         return self._bound(result, node, varies, inplace)
 
-    def _asked(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """A tensor's sizes stay symbolic; any other answer is the example's."""
+    def _plain_result(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Return a call's result that is no tensor: sizes as traced numbers, all else as the example has it."""
         tensor = args[0] if args else None
         if isinstance(tensor, torch.Tensor) and name in ("shape", "size"):
             if isinstance(result, int):
@@ -190,22 +196,22 @@ class RecordingTracer(TorchFunctionMode):
                 return self._size(tensor, plain(dim) % tensor.ndim)
             return torch.Size([self._size(tensor, dim) for dim in range(tensor.ndim)])
         if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
-            return self._remembering(result, self._create("call_method", name, self._arguments(args)))
+            return self._traced_number(result, self._create("call_method", name, self._arguments(args)))
         if name != "__len__":
             if self._strict:
                 raise UntraceableError(f"{name} asks for the contents of a tensor")
             self.specialised = True
         shown = repr(result)
-        self.answered(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
+        self.note_answer(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
         return result
 
     def _size(self, tensor: torch.Tensor, dim: int) -> Any:
         sizes = self._bindings[tensor].sizes if tensor in self._bindings else {}
         if dim not in sizes or sizes[dim]._erased:
             sizes[dim] = self._create("call_method", "size", (self._argument(tensor), dim))
-        return self._remembering(int(tensor.shape[dim]), sizes[dim])
+        return self._traced_number(int(tensor.shape[dim]), sizes[dim])
 
-    def _remembering(self, value: Any, node: fx.Node) -> Any:
+    def _traced_number(self, value: Any, node: fx.Node) -> Any:
         number: Any = (TracedInt if isinstance(value, int) else TracedFloat)(value)
         number.tracer, number.node = self, node
         return number
@@ -229,7 +235,7 @@ class RecordingTracer(TorchFunctionMode):
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Calls of modules and of scripted functions pass by us; torch shows neither."""
+        """Intercept calls of modules and of scripted functions, which a function mode does not see."""
         module_call, script_call = nn.Module.__call__, torch.jit.ScriptFunction.__call__
         tracer = self
 
@@ -239,7 +245,7 @@ class RecordingTracer(TorchFunctionMode):
             return tracer._called(module_call, module, args, kwargs)
 
         def unscripted(function: Any, *args: Any, **kwargs: Any) -> Any:
-            """The Python function it was made from, which torch keeps for its own tracer."""
+            """Call the Python function that a scripted one was made from, which torch keeps for its compiler."""
             python = None if tracer._paused else getattr(function, "_torchdynamo_inline", None)
             return python(*args, **kwargs) if python else script_call(function, *args, **kwargs)
 
@@ -254,7 +260,7 @@ class RecordingTracer(TorchFunctionMode):
         self._stack[f"{name}@{depth}"] = (name, type(module))
         try:
             tensors = sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs)))
-            # Under torch.func.functional_call a layer has weights that were computed: then these are what matters.
+            # Under torch.func.functional_call a layer's weights may be computed: then the graph shows its inside.
             if is_leaf(module, tensors) and all(id(p) in self._names for p in module.parameters()):
                 return self._leaf(original, module, args, kwargs)
             mark = len(self.graph.nodes)
@@ -270,7 +276,7 @@ class RecordingTracer(TorchFunctionMode):
                 try:
                     result = self._leaf(original, module, args, kwargs)
                 except Exception:
-                    raise error from None  # it fails as a whole too: the caller's business, for the first reason
+                    raise error from None  # it fails as a single node too: report the first reason to the caller
                 self.opaque.append(Opaque.stopped_by(error, name, place_of(error) or source_of(module)))
                 return result
         finally:
@@ -285,7 +291,7 @@ class RecordingTracer(TorchFunctionMode):
             return self._bound(result, node, self._varies((args, kwargs)), inplace=False)
 
     def _roll_back(self, mark: int, name: str) -> None:
-        """Forget what was recorded since."""
+        """Remove the nodes recorded since ``mark``."""
         for node in reversed(list(self.graph.nodes)[mark:]):
             self.graph.erase_node(node)
         self.opaque = [opaque for opaque in self.opaque if not opaque.name.startswith(f"{name}.")]
@@ -319,7 +325,7 @@ class RecordingTracer(TorchFunctionMode):
         )
 
     def _bound(self, result: Any, node: fx.Node, varies: bool, inplace: bool) -> Any:
-        """Shadow every tensor of a result. One that was there before gets a second self: both keep their node."""
+        """Bind every tensor of a result to its node; one that has a node already is replaced by an alias."""
         if isinstance(result, torch.Tensor):
             if not inplace and self._is_known(result):
                 result = result.detach()
@@ -344,7 +350,7 @@ class RecordingTracer(TorchFunctionMode):
         return mapped(value, self._leaf_argument)
 
     def _leaf_argument(self, value: Any) -> Any:
-        """A value as fx keeps it in a node's arguments."""
+        """Return a value as fx keeps it in a node's arguments."""
         if isinstance(value, torch.Tensor):
             return self._node_of(value)
         if isinstance(value, Number):
@@ -377,7 +383,7 @@ class RecordingTracer(TorchFunctionMode):
         if not self._trusting:
             raise UntraceableError(what, hidden_call=True)
         self.specialised = True
-        self.answered(what, "a constant")
+        self.note_answer(what, "a constant")
 
     def _attribute(self, name: str) -> fx.Node:
         if name not in self._attributes or self._attributes[name]._erased:
@@ -394,7 +400,7 @@ class RecordingTracer(TorchFunctionMode):
         return self._create("get_attr", name)
 
     def _remove_dead_nodes(self) -> None:
-        """Remove what nothing reads: sizes asked for a comparison, parts of a tuple left aside."""
+        """Remove nodes that nothing reads: sizes used in comparisons only, unused parts of a tuple."""
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("call_function", "call_method", "get_attr") and not node.users and node not in self._effects:
                 self.graph.erase_node(node)

@@ -1,7 +1,7 @@
-"""Rung 1: plain torch.fx symbolic tracing, and what both rungs agree on: inputs, outputs, leaves.
+"""Rung 1: torch.fx's symbolic tracing; and the inputs, outputs and leaves of graphs on both rungs.
 
 The graph's placeholders are the tensors of the example in the order of `Inputs.tensors()`, so that
-``graph_module(*inputs.tensors())`` is the call; everything else in the example is baked in.
+``graph_module(*inputs.tensors())`` is the call; everything else in the example is built into the graph.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dst_analyze.model.tracing.registered import is_whole
 # --- leaves -----------------------------------------------------------------------------------------------------
 
 _TORCH_LAYERS = ("torch.nn.modules.", "torch.ao.nn.")
-# Built from other layers: looking inside shows those, down to MultiheadAttention and Linear.
+# Built from other layers, which the graph shows instead, down to MultiheadAttention and Linear.
 _COMPOSITES = (
     nn.Sequential,
     nn.ModuleList,
@@ -36,9 +36,9 @@ _COMPOSITES = (
     nn.TransformerDecoder,
     nn.TransformerDecoderLayer,
 )
-# What a subclass may define and still compute what its torch.nn base computes.
+# Methods that a subclass may define and still compute what its torch.nn base computes.
 _HARMLESS = {"__init__", "__repr__", "__setstate__", "extra_repr", "reset_parameters"}
-# Names in a forward's code that give away a dependence on chance or on the training flag.
+# Names in a forward's code that show that it draws random numbers or reads the training flag.
 _CHANCE = {
     "training",
     "dropout",
@@ -57,12 +57,12 @@ _CHANCE = {
 
 
 def is_leaf(module: nn.Module, tensors: int) -> bool:
-    """Whether a call of this module with so many tensors is one node of the graph, on purpose."""
+    """True if a call of this module, with this number of tensors, is meant to be one node of the graph."""
     return is_standard(module) or is_whole(module) or (tensors == 1 and is_stochastic(module))
 
 
 def is_standard(module: nn.Module) -> bool:
-    """torch.nn's own layers and batch norms: what they do with their parameters is known without looking inside."""
+    """True for torch.nn's layers and batch norms, whose use of their parameters is known."""
     if isinstance(module, _COMPOSITES):
         return False
     if isinstance(module, _NormBase):
@@ -78,8 +78,8 @@ def is_standard(module: nn.Module) -> bool:
 
 
 def is_stochastic(module: nn.Module) -> bool:
-    """Dropout by whatever name: no parameters, and a forward that speaks of chance or of training."""
-    forward = inspect.getattr_static(type(module), "forward", None)  # of a scripted module it is no function
+    """True for modules like dropout: no parameters, but random numbers or the training flag."""
+    forward = inspect.getattr_static(type(module), "forward", None)  # not a function for a scripted module
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     return code is not None and not any(True for _ in module.parameters()) and not _CHANCE.isdisjoint(_names(code))
 
@@ -95,7 +95,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def placeholder_names(model: nn.Module, inputs: Inputs) -> list[str]:
-    """One name per tensor of the example, after forward's argument it is in: ``x``, ``masks_0``, ``batch_image``."""
+    """Return a name per tensor of the example, from forward's arguments: ``x``, ``masks_0``."""
     by_tensor: dict[int, list[str]] = {}
     try:
         signature = inspect.signature(model.forward)
@@ -111,13 +111,13 @@ def placeholder_names(model: nn.Module, inputs: Inputs) -> list[str]:
             by_tensor.setdefault(id(tensor), []).append(name)
     names: list[str] = []
     for index, tensor in enumerate(inputs.tensors()):
-        candidates = by_tensor.get(id(tensor))  # more than one for a tensor passed twice: taken in turn
+        candidates = by_tensor.get(id(tensor))  # several for a tensor passed several times: used in turn
         names.append(_identifier(candidates.pop(0) if candidates else f"input_{index}", {"self", *names}))
     return names
 
 
 def _identifier(name: str, taken: set[str]) -> str:
-    """A name that generated code can use, not yet taken."""
+    """Return a name that is not taken and that generated code can use."""
     name = re.sub(r"\W", "_", name)
     if not name.isidentifier() or keyword.iskeyword(name):
         name = f"input_{name}"
@@ -139,8 +139,8 @@ def _named_tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
                 yield f"{name}_{index}", leaf
 
 
-def built_in(inputs: Inputs) -> list[str]:
-    """Arguments that may hold tensors the graph will not have as inputs."""
+def notes_on_arguments(inputs: Inputs) -> list[str]:
+    """Return a note for each type of argument that may hold tensors which are not inputs of the graph."""
     plain = (torch.Tensor, int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
     odd = [
         type(leaf).__name__ for leaf in tree_leaves((inputs.args, dict(inputs.kwargs))) if not isinstance(leaf, plain)
@@ -149,9 +149,9 @@ def built_in(inputs: Inputs) -> list[str]:
 
 
 def plain_output(value: Any, drop: Callable[[str], None], name: str = "output") -> Any:
-    """A model's output in the types fx knows: named things become dicts without their Nones.
+    """Return a model's output in types that fx supports: dataclasses as dicts without Nones.
 
-    ``drop`` is told of what has no place in a graph, such as a cache object.
+    ``drop`` is called with a note for each value that a graph cannot return, such as a cache object.
     """
     if isinstance(value, fx.Proxy | torch.Tensor | int | float | complex | str | None):
         return value
@@ -175,9 +175,9 @@ def plain_output(value: Any, drop: Callable[[str], None], name: str = "output") 
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with our leaves; the example only says which arguments are tensors and how they nest."""
+    """torch.fx's tracer with other leaves; the example shows how tensors nest in the arguments."""
 
-    traced_func_name = "__call__"  # hooks of the root belong to it, and forward may be anything callable
+    traced_func_name = "__call__"  # includes the root's hooks; forward may be any callable
 
     def __init__(self, inputs: Inputs, drop: Callable[[str], None]) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class SymbolicTracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """fx asks for a function and its placeholders: ours rebuilds the example's nesting around them."""
+        """Return the function to trace and its placeholders; it rebuilds the example's nesting from them."""
         self._parameters = {id(p): name for name, p in self.root.named_parameters()}
         proxies = [
             self.create_proxy("placeholder", name, (), {}) for name in placeholder_names(self.root, self._inputs)
@@ -212,7 +212,7 @@ class SymbolicTracer(fx.Tracer):
         return is_leaf(m, self._tensors)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
-        """A parameter read anywhere becomes a node; fx would search all names for each read."""
+        """Return a parameter's node; faster than fx, which searches all names for each read."""
         name = self._parameters.get(id(attr_val))
         if name is None:
             return attr_val

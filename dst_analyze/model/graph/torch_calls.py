@@ -1,4 +1,4 @@
-"""Torch's calls as a function mode shows them: their names, what kind they are, and what lies in their arguments."""
+"""Torch's calls as a function mode sees them: names, kinds, and nested arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.overrides import is_tensor_method_or_property
 
-# Written with an operator or as a method, torch shows the same call: the graph has the operator, as on rung 1.
+# torch shows the same call for an operator and a method; the graph has the operator, as on rung 1.
 OPERATORS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -45,7 +45,7 @@ SWAPPED: dict[str, Callable[..., Any]] = {
     "__rmod__": operator.mod,
     "__rmatmul__": operator.matmul,
 }
-# Answers about a tensor that are the same for every batch: nothing to note.
+# Properties of a tensor that are the same for every batch, so that they need no note.
 # fmt: off
 METADATA = frozenset({
     "_base", "_is_view", "_version", "can_cast", "data_ptr", "device", "dim", "dtype", "element_size",
@@ -65,7 +65,7 @@ _RANDOM = frozenset({
 
 
 def name_of(function: Any) -> str:
-    """A torch function's name; of a property's getter or setter, the property's."""
+    """Return a torch function's name; for a property's getter or setter, the property's."""
     name = str(getattr(function, "__name__", function))
     if name in ("__get__", "__set__"):
         owner = function.__self__
@@ -74,30 +74,31 @@ def name_of(function: Any) -> str:
 
 
 def is_method(function: Any) -> bool:
-    """Whether a function is one of a tensor's; some are written in Python (``unflatten``)."""
+    """True for methods of tensors; some are written in Python (``unflatten``)."""
     if isinstance(function, MethodDescriptorType | WrapperDescriptorType) or is_tensor_method_or_property(function):
         return True
     return getattr(torch.Tensor, getattr(function, "__name__", ""), None) is function
 
 
 def is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call changes one of its arguments: torch's names end in an underscore then."""
+    """True if a call changes one of its arguments: its name ends in an underscore, or it has an ``out``."""
     underscore = name.endswith("_") and not name.endswith("__")
     special = name == "__setitem__" or getattr(func, "__name__", "") == "__set__"
     return underscore or special or kwargs.get("out") is not None
 
 
 def is_random(name: str) -> bool:
-    """True if a torch function of this name draws random numbers by itself."""
+    """True if the torch function of this name draws random numbers."""
     return name.removesuffix("_like").removesuffix("_").removeprefix("_") in _RANDOM
 
 
 def autocast_state() -> list[bool]:
+    """Return whether autocast is on for CPU and for CUDA."""
     return [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")]
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments rebuilt with every leaf changed."""
+    """Return nested arguments with every leaf changed."""
     if isinstance(value, torch.Size):
         return tuple(change(item) for item in value)
     if type(value) in (tuple, list):
@@ -110,11 +111,12 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
+    """Return the leaves of nested arguments, also those in named tuples."""
     found: list[Any] = []
     mapped(value, lambda leaf: found.extend(leaves(tuple(leaf)) if is_record(leaf) else [leaf]))
     return found
 
 
 def is_record(value: Any) -> bool:
-    """A tuple of some class of its own, such as a PackedSequence or the result of a sort."""
+    """True for instances of tuple's subclasses, such as a PackedSequence or the result of a sort."""
     return isinstance(value, tuple) and type(value) is not tuple

@@ -1,8 +1,8 @@
-"""The model's graph, from the highest rung of the ladder that reproduces the model.
+"""`trace_graph`: a model's graph, on the first rung of the ladder that reproduces the model.
 
-1. torch.fx's symbolic trace (`symbolic.py`). 2. A trace that runs the example along, with what cannot be followed kept
-as opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and
-each node knows the shape of its result (``node.meta["tensor_meta"]``).
+1. torch.fx's symbolic trace (`symbolic.py`). 2. A trace that runs the example, with submodules that cannot be traced as
+opaque leaves (`recording_tracer.py`). 3. No graph. The graph is for reading: it shows the model in eval mode, and each
+node has the shape of its result (``node.meta["tensor_meta"]``).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from dst_analyze.model.graph.graph_proof import (
     prove_graph,
 )
 from dst_analyze.model.graph.recording_tracer import Opaque, RecordingTracer
-from dst_analyze.model.graph.symbolic import SymbolicTracer, built_in
+from dst_analyze.model.graph.symbolic import SymbolicTracer, notes_on_arguments
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
 from dst_analyze.model.user_errors import place_of
 
-_MOST_ANSWERS = 20  # noted, of the values built in from the example
+_MOST_ANSWERS = 20  # shown in the notes, of the values built in from the example
 
 
 @dataclass(frozen=True)
 class GraphTrace:
-    """What the graph shows, and on which rung it was found.
+    """A model's graph if there is one, its rung, and its limits.
 
     ``graph_module(*inputs.tensors())`` computes the model's output, as plain tuples, lists and dicts.
     """
@@ -46,16 +46,16 @@ class GraphTrace:
     rung: int
     opaque: tuple[Opaque, ...]
     notes: tuple[str, ...]
-    parameters: frozenset[str]  # visible in the graph, under every name they go by
-    limits: frozenset[GraphLimit] = frozenset()  # each with a note
-    fixed_sizes: bool = False  # answers to questions about the example's sizes are built in
-    fixed_values: bool = False  # contents of the example were asked for: other inputs may take another path
+    parameters: frozenset[str]  # visible in the graph, by all their names
+    limits: frozenset[GraphLimit] = frozenset()  # each has a note
+    fixed_sizes: bool = False  # the example's sizes are built in
+    fixed_values: bool = False  # contents of the example are built in: other inputs may take another path
 
 
 def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any_values: bool = False) -> GraphTrace:
-    """Trace a copy of the model in eval or in training mode; the model itself is not touched.
+    """Trace a copy of the model in eval or training mode.
 
-    ``any_values``: nothing may depend on the contents of the example. A submodule that asks for contents is kept whole.
+    With ``any_values`` the graph may not depend on the contents of the example: a submodule that does stays opaque.
     """
     try:
         own = deep_copy(model)
@@ -83,7 +83,7 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
         for draft in (full, plain) if full and not full.opaque else (plain, full):
             if draft and (trace := ladder.proven(draft)):
                 return trace
-        # Contents of tensors decided what the graph looks like: keep whoever asked for them whole.
+        # The graph depends on contents of tensors: keep the modules that read them opaque.
         careful = ladder.draft(2, partial(_recorded_draft, strict=True)) if full and full.specialised else None
         if careful and (trace := ladder.proven(careful)):
             return trace
@@ -91,17 +91,17 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
 
 
 class _Ladder:
-    """One model's way up: what failed, and why, is kept for the notes."""
+    """The attempts to trace one model; failures and their reasons are kept for the notes."""
 
     def __init__(self, own: nn.Module, model: nn.Module, inputs: Inputs) -> None:
         self.failure = Opaque("", "", "")
-        self.notes = built_in(inputs)
+        self.notes = notes_on_arguments(inputs)
         self._own, self._model, self._inputs = own, model, inputs
 
     def draft(self, rung: int, draw: Callable[[nn.Module, Inputs], Draft]) -> Draft | None:
-        """A graph, if tracing comes to an end."""
+        """Return a graph that is still to be proven; None if tracing fails."""
         try:
-            with redirect_stderr(StringIO()):  # torch.fx prints what its graphs raise, which is no news to anybody
+            with redirect_stderr(StringIO()):  # torch.fx prints what its graphs raise; the notes say it too
                 draft = draw(copy_sharing_parameters(self._own), self._inputs)
         except MemoryError:
             raise
@@ -113,7 +113,7 @@ class _Ladder:
         return draft
 
     def proven(self, draft: Draft) -> GraphTrace | None:
-        """The trace, if its graph reproduces the model."""
+        """Return the trace if its graph reproduces the model; else None."""
         try:
             found = prove_graph(self._own, self._model, self._inputs, draft)
             notes = (*self.notes, *draft.notes, *(note for _, note in found))
@@ -154,12 +154,12 @@ def _recorded_draft(twin: nn.Module, inputs: Inputs, **options: bool) -> Draft:
     trusting = options.get("trusting", False)
     return Draft(
         2, graph, tracer.constants, tuple(tracer.opaque), (*dropped, *shown), tracer.specialised, trusting,
-        answered=bool(answers),
+        has_answers=bool(answers),
     )  # fmt: skip
 
 
 def _attributes(module: nn.Module) -> Iterator[str]:
-    """Names of the tensors a module has at its top level."""
+    """Yield the names of the tensors that a module holds at its top level."""
     yield from (name for name, value in vars(module).items() if isinstance(value, torch.Tensor))
     yield from (name for name, _ in (*module.named_parameters(), *module.named_buffers()))
 
@@ -170,19 +170,19 @@ def _attributes(module: nn.Module) -> Iterator[str]:
 def _accepted(own: nn.Module, draft: Draft, notes: tuple[str, ...], limits: frozenset[GraphLimit]) -> GraphTrace:
     visible = _visible(own, draft)
     module = build_graph_module(own, draft)
-    return GraphTrace(module, draft.rung, draft.opaque, notes, visible, limits, draft.answered, draft.specialised)
+    return GraphTrace(module, draft.rung, draft.opaque, notes, visible, limits, draft.has_answers, draft.specialised)
 
 
 def _visible(own: nn.Module, draft: Draft) -> frozenset[str]:
-    """Parameters read by a node of their own, or by a layer that is a node and no secret."""
+    """Return the parameters that a node reads, or that belong to a layer that is a node but not opaque."""
     names: dict[int, list[str]] = {}
     for name, parameter in own.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     owners = {name: id(parameter) for name, parameter in own.named_parameters(remove_duplicate=False)}
-    secret = {opaque.name for opaque in draft.opaque}
+    hidden = {opaque.name for opaque in draft.opaque}
     seen = {owners[str(node.target)] for node in draft.graph.nodes if node.op == "get_attr" and node.target in owners}
     for node in draft.graph.nodes:
-        if node.op == "call_module" and node.target not in secret:
+        if node.op == "call_module" and node.target not in hidden:
             seen.update(id(parameter) for parameter in own.get_submodule(str(node.target)).parameters())
     return frozenset(name for key in seen for name in names[key])
 

@@ -1,4 +1,4 @@
-"""Sizes that remember the node that computes them: arithmetic on them is recorded, comparisons answered and noted."""
+"""Numbers that carry the node that computes them: arithmetic is recorded, comparisons are noted."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import fx
 
 
 class Recorder(Protocol):
-    """The tracer, as far as a number knows it."""
+    """The methods of the tracer that numbers call."""
 
-    def number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any: ...
-    def answered(self, question: str, answer: object) -> None: ...
+    def compute_number(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any: ...
+    def note_answer(self, question: str, answer: object) -> None: ...
 
 
 class Number:
@@ -32,23 +32,27 @@ class Number:
 
 
 class TracedInt(Number, int):
+    """An integer that carries its node."""
+
     def __hash__(self) -> int:
-        """As a key it is the number it stands for, but not of a cache of shapes that would give plain numbers back."""
+        """Return the plain number's hash; raise `TypeError` in caches of shapes, which lose the node."""
         if sys._getframe(1).f_globals.get("__name__") in _CACHES_OF_SHAPES:
-            raise TypeError("a size that remembers where it came from has no hash here")
+            raise TypeError("a traced size cannot be hashed here")
         return int.__hash__(self)
 
 
 class TracedFloat(Number, float):
+    """A float that carries its node."""
+
     __hash__ = float.__hash__
 
 
-# What einops makes of a shape it keeps; of sizes without a hash, which it takes for symbols, it works it out each time.
+# einops caches the result for a shape; sizes without a hash are symbols to it, for which it computes anew each time.
 _CACHES_OF_SHAPES = ("einops.einops",)
 
 
 def plain(value: Any) -> Any:
-    """A number without its memory."""
+    """Return a traced number as a plain one; any other value as it is."""
     if isinstance(value, TracedInt):
         return int.__add__(value, 0)
     if isinstance(value, TracedFloat):
@@ -60,7 +64,7 @@ def _recording(function: Callable[..., Any], swap: bool = False) -> Callable[...
     def method(self: Any, *others: Any) -> Any:
         if not all(isinstance(other, int | float) for other in others):
             return NotImplemented
-        return self.tracer.number(function, (*others, self) if swap else (self, *others))
+        return self.tracer.compute_number(function, (*others, self) if swap else (self, *others))
 
     return method
 
@@ -70,7 +74,8 @@ def _answering(function: Callable[..., Any], sign: str) -> Callable[..., Any]:
         if not all(isinstance(other, int | float) for other in others):
             return NotImplemented
         answer = function(*(plain(value) for value in (self, *others)))
-        self.tracer.answered(f"{plain(self)} {sign} {plain(others[0])}" if others else f"{sign}({plain(self)})", answer)
+        question = f"{plain(self)} {sign} {plain(others[0])}" if others else f"{sign}({plain(self)})"
+        self.tracer.note_answer(question, answer)
         return answer
 
     return method

@@ -1,1 +1,1 @@
-"""A loaded model becomes example inputs: the user's own, a batch of the data, or a guess that runs."""
+"""Example inputs for a loaded model: the user's, a batch of the data, or a guess with which it runs."""

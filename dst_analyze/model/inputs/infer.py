@@ -1,4 +1,4 @@
-"""Example inputs where the user gives none: from the training data, the model's own hints, or its first layers."""
+"""`find_example_inputs`: the user's, a batch of the data, or a guess from the first layers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH_SIZE = 2
 
 
 def find_example_inputs(loaded: LoadedModel) -> Inputs:
-    """Inputs the model can be called with, on its device: the user's, else a batch of the data, else a good guess."""
+    """Return inputs on the model's device: the user's, else a batch of the data, else a guess that runs."""
     device = _device(loaded.model)
     if loaded.example_inputs is not None:
         return _users_inputs(loaded).to(device)
@@ -72,7 +72,7 @@ def _data_inputs(loaded: LoadedModel) -> Inputs:
 
 
 def first_batch(data: Any, size: int) -> Any:
-    """The first batch of a user's data, cut to so many items where that can be done without guessing."""
+    """Return the first batch of a user's data, cut to ``size`` items if its structure is known."""
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple | list) else (data,)
     if parts and all(isinstance(part, torch.Tensor | np.ndarray) for part in parts):
         return _cut(data, size)
@@ -84,18 +84,18 @@ def first_batch(data: Any, size: int) -> Any:
 
 
 def _cut(batch: Any, size: int) -> Any:
-    """The first items of a batch; a list within it stays whole, as its entries may be inputs or samples."""
+    """Return the first items of a batch; nested lists, which may not be samples, stay whole."""
     if isinstance(batch, tuple | list):
         return tuple(part if isinstance(part, tuple | list) else _cut(part, size) for part in batch)
     if isinstance(batch, Mapping):
         return {key: _cut(part, size) for key, part in batch.items()}
-    if isinstance(batch, np.ndarray):  # float64 by habit, which models hardly ever are
+    if isinstance(batch, np.ndarray):  # float64 by default, which models hardly ever take
         batch = torch.as_tensor(batch.astype(np.float32) if batch.dtype == np.float64 else batch)
     return batch[:size] if isinstance(batch, torch.Tensor) and batch.ndim else batch
 
 
 def _read_loader(data: DataLoader[Any], size: int) -> Any:
-    """A few items through the loader's own collation: no worker is started, and no full batch read."""
+    """Return a few items collated as the loader does, without workers and without a full batch."""
     if isinstance(data.dataset, IterableDataset) or data.batch_sampler is None:
         return _cut(next(iter(data)), size)
     indices = list(next(iter(data.batch_sampler)))[:size]
@@ -117,13 +117,13 @@ def _collated(samples: list[Any]) -> Any:
 
 
 def _read_batches(data: Any, size: int) -> Any:
-    """Anything else: samples by number, whatever the class, or batches; a list is taken for a list of batches."""
+    """Return a batch of an object with items or an iterator; a sequence is taken for one of batches."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Sequence):
         return _read_samples(data, size)
     return _cut(next(iter(data)), size)
 
 
-# The more special kind first.
+# Derived classes before their bases: the first match counts.
 _READERS: dict[type, Callable[[Any, int], Any]] = {
     DataLoader: _read_loader,
     IterableDataset: _read_stream,
@@ -134,7 +134,7 @@ _TARGETS = frozenset({"label", "labels", "label_ids", "target", "targets"})
 
 
 def batch_inputs(batch: Any, model: nn.Module) -> Inputs:
-    """The part of a batch that goes into the model: the first of several parts, or a dict's entries but its labels."""
+    """Return the part of a batch that the model takes: the first, or a dict without labels."""
     if isinstance(batch, Mapping):
         return _keywords(batch, model)
     if not isinstance(batch, tuple | list) or not batch:
@@ -154,7 +154,7 @@ def _keywords(batch: Mapping[Any, Any], model: nn.Module) -> Inputs:
 
 
 def _needed(model: nn.Module) -> int:
-    """How many arguments the model's forward cannot do without; at least one."""
+    """Return how many positional arguments the model's forward requires; at least one."""
     parameters = inspect.signature(model.forward).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return max(1, sum(p.default is p.empty for p in positional))
@@ -164,7 +164,7 @@ def _needed(model: nn.Module) -> int:
 
 
 def _guessed_inputs(loaded: LoadedModel, device: torch.device) -> Inputs:
-    """The first candidate with which the model runs."""
+    """Return the first candidate with which the model runs; raise `ModelError` if there is none."""
     model = loaded.model
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     draw = Draw(_BATCH_SIZE, dtype)
@@ -188,7 +188,7 @@ def _guessed_inputs(loaded: LoadedModel, device: torch.device) -> Inputs:
 
 
 def _run(model: nn.Module, inputs: Inputs) -> None:
-    """One call in evaluation mode that leaves no trace in the model or the inputs."""
+    """Call the model once in eval mode, without changing the model or the inputs."""
     with ExitStack() as stack:
         stack.enter_context(preserved(model))
         stack.enter_context(_preserved_buffers(model))
@@ -196,14 +196,14 @@ def _run(model: nn.Module, inputs: Inputs) -> None:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         if _device(model).type == "meta":
-            stack.enter_context(torch.device("meta"))  # for what a forward pass makes by itself, torch.arange(n)
+            stack.enter_context(torch.device("meta"))  # for tensors that a forward pass creates, torch.arange(n)
         model.eval()
         inputs.map(torch.clone).call(model)
 
 
 @contextmanager
 def _preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Some modules write to their buffers even in evaluation mode."""
+    """Restore all buffers on exit, since some modules write to them even in eval mode."""
     kept = [(module, dict(module._buffers)) for module in model.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
@@ -222,10 +222,10 @@ _SHOWN = 6
 
 def _no_guess(loaded: LoadedModel, tried: Sequence[str], failure: Exception | None) -> ModelError:
     own = loaded.file if ".py" in loaded.spec else None
-    where = own.name if own else "a file of your own that builds the model"
+    where = own.name if own else "a file that builds the model"
     hint = f"define example_inputs() in {where}, for example `return torch.randn(2, 3, 32, 32)`; or train_data()"
     if failure is None:
-        return ModelError(f"No layer of {loaded.name} tells what inputs the model takes.", hint=hint)
+        return ModelError(f"No layer of {loaded.name} shows what inputs the model takes.", hint=hint)
     place, trace = user_trace(failure, loaded.file)
     shown = ", ".join(tried[:_SHOWN]) + (f" and {len(tried) - _SHOWN} more" if len(tried) > _SHOWN else "")
     return ModelError(
@@ -236,16 +236,16 @@ def _no_guess(loaded: LoadedModel, tried: Sequence[str], failure: Exception | No
     )
 
 
-_LAYERS_ASKED = 16  # the input's layer stands near the beginning of the definition, if not always first
+_LAYERS_TRIED = 16  # the layer that reads the input is near the beginning of the definition, if not the first
 _STEPS = 16  # of a sequence
 _SIDES = (32, 64, 96, 224, 28, 8, 16)
 
 
 def _fitting_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
-    """Inputs that the first layers with weights could read; a model of several arguments gets several of a kind."""
+    """Yield inputs that the first layers with weights could read, one like it per argument."""
     kinds = tuple(_FITTING)
     layers = [layer for layer in model.modules() if isinstance(layer, kinds)]
-    for layer in layers[:_LAYERS_ASKED]:
+    for layer in layers[:_LAYERS_TRIED]:
         fitting = next(fitting for kind, fitting in _FITTING.items() if isinstance(layer, kind))
         for tensor in fitting(layer, draw):
             others = (torch.roll(tensor, count, 0) for count in range(1, _needed(model)))
@@ -253,7 +253,7 @@ def _fitting_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
 
 
 def _for_linear(layer: Any, draw: Draw) -> Iterator[torch.Tensor]:
-    """Vectors, sequences of them, an image that is flattened, or one of which the layer reads patches."""
+    """Yield vectors, sequences of vectors, images to be flattened, and images read in patches."""
     yield draw.floats(layer.in_features)
     yield draw.floats(_STEPS, layer.in_features)
     sides = {channels: math.isqrt(layer.in_features // channels) for channels in (1, 3)}

@@ -1,4 +1,4 @@
-"""Example inputs: one shape of value for everything a model may be called with."""
+"""`Inputs`: the arguments of a model's call, in one form."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments of one call of the model: positional and by keyword, tensors nested anywhere inside."""
+    """The arguments of one call of a model: positional and by keyword, with tensors nested anywhere."""
 
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def call(self, function: Callable[..., Any]) -> Any:
+        """Return what the function returns for these arguments."""
         return function(*self.args, **self.kwargs)
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
-        """The same call with every tensor changed."""
+        """Return the same arguments with every tensor changed."""
 
         def leaf(value: Any) -> Any:
             return change(value) if isinstance(value, torch.Tensor) else value
@@ -31,29 +32,31 @@ class Inputs:
         return Inputs(tree_map(leaf, self.args), tree_map(leaf, dict(self.kwargs)))
 
     def to(self, device: torch.device | str) -> Inputs:
+        """Return the same arguments with all tensors on a device."""
         return self.map(lambda tensor: tensor.to(device))
 
     def tensors(self) -> list[torch.Tensor]:
+        """Return all tensors among the arguments, in their order."""
         return [leaf for leaf in tree_leaves((self.args, dict(self.kwargs))) if isinstance(leaf, torch.Tensor)]
 
     @property
     def batch_size(self) -> int:
-        """Length of the first tensor's first dimension (of a list of images, as detection takes them: how many)."""
+        """The length of the first tensor's first dimension, or of a list of images as detectors take it."""
         if self.args and isinstance(self.args[0], list):
             return max(len(self.args[0]), 1)
         return next((int(t.shape[0]) for t in self.tensors() if t.ndim), 1)
 
     def describe(self) -> str:
-        """Shapes and dtypes, for messages: ``float32[2, 3, 32, 32]``."""
+        """Return dtypes and shapes, for messages: ``float32[2, 3, 32, 32]``."""
         return (
             ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.tensors()) or "no tensors"
         )
 
 
 def as_inputs(value: Any, model: nn.Module) -> Inputs:
-    """What a user calls example inputs: a tensor, a tuple of positional arguments, or a dict of keywords.
+    """Return a user's example inputs as `Inputs`: a tensor, a tuple of arguments, or a dict of keywords.
 
-    A dict whose keys are not arguments of the model's forward is passed whole, as one argument.
+    A dict whose keys are not arguments of the model's forward is passed as a single argument.
     """
     if isinstance(value, Inputs):
         return value

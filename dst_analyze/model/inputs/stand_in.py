@@ -1,6 +1,6 @@
-"""Example inputs without the user's data: written down as shapes and ranges, made again from noise.
+"""Stand-ins for example inputs: stored as shapes and ranges, and made again from random numbers.
 
-A run folder keeps them, so that its model can be traced again where the data are not.
+A run folder keeps them, so that its model can be traced on a machine without the data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dst_analyze.model.inputs.inputs import Inputs
 
 
 class UnknownKindError(TypeError):
-    """A value among the inputs that cannot be written down."""
+    """Raised for a value among the inputs that JSON cannot hold."""
 
 
 def describe_inputs(inputs: Inputs) -> dict[str, Any] | None:
-    """The inputs as JSON, tensors by dtype, shape and range; None if there is a value that JSON cannot hold."""
+    """Return the inputs as JSON, tensors by dtype, shape and range; None if JSON cannot hold a value."""
     try:
         return {"args": [_described(value) for value in inputs.args], "kwargs": _described(dict(inputs.kwargs))}
     except UnknownKindError:
@@ -26,7 +26,7 @@ def describe_inputs(inputs: Inputs) -> dict[str, Any] | None:
 
 
 def stand_in_inputs(described: Mapping[str, Any]) -> Inputs:
-    """Inputs of the same kind, every tensor noise within its range; the same ones every time."""
+    """Return inputs of the described shapes, random within their ranges; the same on every call."""
     noise = torch.Generator().manual_seed(0)
     return Inputs(tuple(_made(value, noise) for value in described["args"]), _made(described["kwargs"], noise))
 
@@ -47,7 +47,7 @@ def _described(value: Any) -> Any:
 
 
 def _range(tensor: torch.Tensor) -> tuple[float, float] | tuple[int, int]:
-    """The smallest and the largest value; of floats rounded, as they come from somebody's data."""
+    """Return the smallest and the largest value; floats are rounded to reveal no data."""
     if tensor.is_floating_point():
         finite = tensor[tensor.isfinite()]
         if not finite.numel():

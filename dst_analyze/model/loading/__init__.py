@@ -1,1 +1,1 @@
-"""A model spec or object becomes a `LoadedModel`: finding the file, the model in it, its hooks and its weights."""
+"""From a model spec or object to a `LoadedModel`: the file, its model, hooks and weights."""

@@ -1,4 +1,4 @@
-"""The examples that come with the package: model files as a user would write them, by name."""
+"""The package's example models, by name: files as a user would write them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ PREFIX = "example"
 
 @dataclass(frozen=True)
 class Example:
-    """One of them, as a list shows it."""
+    """An entry of the list of examples."""
 
     name: str
-    about: str  # its first line
+    about: str  # the first line of the file's docstring
     params: int
     arguments: str  # what ``--model-arg`` may set, with the defaults
 
 
 def names() -> list[str]:
-    """An example goes by its file's name, with dashes."""
+    """Return the names of all examples: their files' names, with dashes."""
     return sorted(file.stem.replace("_", "-") for file in EXAMPLES.glob("[!_]*.py"))
 
 
 def import_example(name: str) -> UserModule:
-    """The module of an example: a part of this package, so that workers find it under the same name."""
+    """Return an example's module, imported from this package so that workers can import it too."""
     if name not in names():
         otherwise = "`dst-analyze --list-examples` shows them"
         raise ModelError(f"There is no example {name!r}.", hint=did_you_mean(name, names(), otherwise))
@@ -44,7 +44,7 @@ def import_example(name: str) -> UserModule:
 
 
 def all_examples() -> Iterator[Example]:
-    """Every example, built without memory to count its parameters."""
+    """Yield every example; each is built on the meta device to count its parameters."""
     for name in names():
         module = import_example(name).module
         with torch.device("meta"):

@@ -1,6 +1,6 @@
-"""What is known of model collections: how torchvision's and timm's models are built by name, what inputs they take.
+"""Model collections: builders of torchvision's and timm's models, and the inputs that models take.
 
-Weights are random always; nothing is downloaded.
+Weights are always random; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WEIGHTS = ("weights", "weights_backbone", "pretrained", "pretrained_backbone")
 
 
 def builder(collection: str, name: str, arguments: Mapping[str, Any]) -> Callable[..., nn.Module]:
-    """A function that builds the named model of a collection, given its keywords."""
+    """Return the function that builds a model of a collection."""
     if asked := [argument for argument in arguments if argument in _WEIGHTS]:
         raise ModelError(
             f"{collection}:{name} is built with random weights; {asked[0]!r} cannot be given.",
@@ -49,7 +49,7 @@ def _from_torchvision(name: str) -> Callable[..., nn.Module]:
 def _from_timm(name: str) -> Callable[..., nn.Module]:
     torchvision_compat.make_importable()
     timm = _module("timm", lambda: importlib.import_module("timm"))
-    if not timm.is_model(name):  # nor is a name with a source, `hf-hub:...`, whose configuration would be fetched
+    if not timm.is_model(name):  # refuses `hf-hub:...` too, whose configuration would be downloaded
         raise _unknown("timm", name, timm.list_models())
     return _quiet(functools.partial(timm.create_model, name, pretrained=False))
 
@@ -77,7 +77,7 @@ def _unknown(collection: str, name: str, known: Iterable[str]) -> ModelError:
 
 
 def _quiet(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Builds without the collection's remarks on its own future defaults, which are not the user's concern."""
+    """Return the builder without its warnings, which concern the collection's future defaults."""
 
     @functools.wraps(build)
     def quietly(**arguments: Any) -> nn.Module:
@@ -93,30 +93,32 @@ def _quiet(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 @dataclass(frozen=True)
 class Draw:
-    """Random values for a batch of inputs: the same in every run, from no global generator."""
+    """A source of random inputs that is the same in every run and leaves global generators alone."""
 
     batch: int
     dtype: torch.dtype
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def floats(self, *shape: int) -> torch.Tensor:
+        """Return a batch of normally distributed values; ``shape`` is that of one sample."""
         return torch.randn(self.batch, *shape, generator=self.generator).to(self.dtype)
 
     def tokens(self, below: int, *shape: int) -> torch.Tensor:
+        """Return a batch of integers from 0 to ``below`` - 1; ``shape`` is that of one sample."""
         return torch.randint(below, (self.batch, *shape), generator=self.generator)
 
 
 def known_inputs(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
-    """Inputs that a model of a known collection should take, likeliest first."""
+    """Yield the inputs that a model of a known collection should take, likeliest first."""
     for source in (_torchvision_inputs, _timm_inputs, _transformers_inputs, _dummy_inputs):
         try:
             yield from list(source(model, draw))
-        except Exception:  # a configuration of another shape than we know says nothing
+        except Exception:  # an unfamiliar configuration: try the next source
             continue
 
 
 def takes_any_image_list(model: nn.Module) -> bool:
-    """torchvision's detectors: no trial needed, and none possible where torchvision's operators are missing."""
+    """True for torchvision's detectors, whose inputs need no trial run (its operators may be missing)."""
     return _is_from(model, "torchvision.models.detection")
 
 
@@ -128,7 +130,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def _channels(model: nn.Module) -> int:
-    """What the first convolution reads: a user may have replaced the usual three."""
+    """Return the channels that the first convolution reads; a user may have changed the usual three."""
     return next((layer.in_channels for layer in model.modules() if isinstance(layer, _CONVOLUTIONS)), 3)
 
 
@@ -159,7 +161,7 @@ def _clips(model: nn.Module, draw: Draw) -> Iterator[Inputs]:
         yield Inputs((draw.floats(_channels(model), 16, side, side),))
 
 
-# The more special package first.
+# Subpackages before the package that holds them: the first match counts.
 _TORCHVISION: dict[str, Callable[[nn.Module, Draw], Iterator[Inputs]]] = {
     "torchvision.models.detection": _image_lists,
     "torchvision.models.video": _clips,
@@ -198,7 +200,7 @@ _PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 
 
 def _setting(config: Any, default: Any, *names: str) -> Any:
-    """A value of a configuration, or of one of the configurations it is made of."""
+    """Return a value of a configuration, or of one of the configurations nested in it."""
     parts = [config, *filter(None, (getattr(config, part, None) for part in _PARTS))]
     values = (getattr(part, name, None) for part in parts for name in names)
     return next((value for value in values if value is not None), default)
@@ -224,7 +226,7 @@ def _wave(config: Any, draw: Draw) -> torch.Tensor:
     return draw.floats(4000)
 
 
-# What the arguments of Hugging Face models are called, and what belongs there.
+# Argument names of Hugging Face models, and how to draw values for them.
 _TRANSFORMERS: dict[str, Callable[[Any, Draw], torch.Tensor]] = {
     "input_ids": _token_ids,
     "decoder_input_ids": _token_ids,

@@ -1,4 +1,4 @@
-"""Loading a user's model: from a spec to the model, its name, and the hooks its file defines."""
+"""`load_model`: from a spec to the model, its name, and the hooks that its file defines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,25 @@ from dst_analyze.model.user_errors import describe_value, did_you_mean, user_cod
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model as its file gives it, with the hooks found beside it, not called yet."""
+    """A model, and the hooks that its file defines, not called yet; a hook is None if the file has none.
+
+    Attributes:
+        model: The model.
+        spec: The spec that it was loaded from, as a string.
+        name: A name for folders and reports, made from the spec.
+        file: The Python file that defines it; None for an object or a model of a collection.
+        example_inputs: Returns inputs that the model can be called with.
+        train_data: Returns the training data: a DataLoader, a Dataset or tensors.
+        test_data: Returns the test data, like ``train_data``.
+        loss: Returns the loss, given the model's outputs and a whole batch.
+        optimizer: Returns an optimizer for the given parameters.
+
+    Example:
+        >>> import dst_analyze
+        >>> loaded = dst_analyze.load_model("example:lenet-300-100")
+        >>> loaded.name, loaded.train_data is None
+        ('lenet-300-100', True)
+    """
 
     model: nn.Module
     spec: str
@@ -44,10 +62,26 @@ def load_model(
     model_args: Mapping[str, Any] | None = None,
     device: str | torch.device = "cpu",
 ) -> LoadedModel:
-    """The model a spec leads to, built with the given keywords on the given device.
+    """Return a model and its hooks, built with the given arguments on the given device.
 
-    On "meta" a model that refuses to be built without memory is built for real instead; a model that is built
-    already (`model = Net()` in a file, or an object given directly) is used as it is.
+    Args:
+        spec: An ``nn.Module``; a class or function that builds one; or a string such as ``mymodel.py``,
+            ``mymodel.py:Net``, ``package.module:factory``, ``torchvision:resnet18``, ``timm:NAME`` or ``example:NAME``.
+        model_args: Keyword arguments for the class or function that builds the model.
+        device: Where to build the model. On "meta", a model that cannot be built without memory is built on the CPU.
+            A model that exists already (``model = Net()`` in a file, or an object) stays where it is.
+
+    Returns:
+        The model and its hooks.
+
+    Raises:
+        ModelError: The spec leads to no model, or building the model fails.
+
+    Example:
+        >>> import dst_analyze
+        >>> loaded = dst_analyze.load_model("torchvision:resnet18", model_args={"num_classes": 10})
+        >>> loaded.model.fc.out_features
+        10
     """
     source = _source(spec)
     model, found = _build(source, dict(model_args or {}), torch.device(device))
@@ -59,7 +93,7 @@ def load_model(
 
 
 class _Source(Protocol):
-    """Knows how to reach a model; `find` runs a user's file anew each time."""
+    """A place where a model comes from; `find` runs a user's file anew each time."""
 
     @property
     def spec(self) -> str: ...
@@ -129,8 +163,8 @@ class _Object:
     def find(self, arguments: Mapping[str, Any]) -> Found:
         if not select.can_be_model(self.value):
             raise ModelError(
-                f"What was given is {describe_value(self.value)}, not a model.",
-                hint="give an nn.Module, a function that returns one, or a text: " + user_module.SPEC_FORMS,
+                f"The given object is {describe_value(self.value)}, not a model.",
+                hint="give an nn.Module, a function that returns one, or a string: " + user_module.SPEC_FORMS,
             )
         return Found(self.value, self.spec)
 
@@ -140,19 +174,19 @@ def _pick(module: UserModule, target: str, arguments: Mapping[str, Any]) -> Foun
 
 
 def _source(spec: object) -> _Source:
-    """Reads a spec. A colon may also belong to a drive: what follows it is a name only if it is no path."""
+    """Return the source that a spec stands for."""
     if not isinstance(spec, str | os.PathLike):
         return _Object(getattr(spec, "__name__", type(spec).__name__), spec)
     text = os.fspath(spec).strip()
     if not text:
-        raise ModelError("The model is an empty text.", hint=user_module.SPEC_FORMS)
+        raise ModelError("The model's name is empty.", hint=user_module.SPEC_FORMS)
     collection, colon, name = text.partition(":")
     if colon and name and collection in hubs.COLLECTIONS:
         return _Collection(text, collection, name)
     if colon and collection == bundled.PREFIX:
         return _Example(text, name)
     where, colon, target = text.rpartition(":")
-    if not where or re.search(r"[/\\]|\.py$", target):
+    if not where or re.search(r"[/\\]|\.py$", target):  # the colon belongs to a Windows drive
         where, colon, target = text, "", ""
     if colon and not target:
         raise ModelError(f"{text!r} names nothing after the colon.", hint=user_module.SPEC_FORMS)
@@ -163,7 +197,7 @@ def _source(spec: object) -> _Source:
 
 
 def absolute(spec: Any) -> Any:
-    """The same spec, meant for another folder: a file is named in full, anything else needs no folder."""
+    """Return the spec with an absolute path if it names a file, so that it holds in every folder."""
     source = _source(spec)
     if not isinstance(source, _File):
         return spec
@@ -171,7 +205,7 @@ def absolute(spec: Any) -> Any:
 
 
 def _safe(name: str) -> str:
-    """A name fit for a folder."""
+    """Return the name with only characters that a folder's name may have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
 
 
@@ -195,7 +229,7 @@ def _build(source: _Source, arguments: Mapping[str, Any], device: torch.device) 
                 warnings.simplefilter("ignore")
                 return _call(found, arguments).to(device), found
         except Exception:
-            found = source.find(arguments)  # anew: what a build broken off left in the module must not stay
+            found = source.find(arguments)  # import again: the failed build may have left state in the module
             return _call(found, arguments), found
     return _call(found, arguments).to(device), found
 
@@ -257,14 +291,14 @@ _HOOKS: dict[str, tuple[type[DstError], str]] = {
     "loss": (ModelError, "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1])"),
     "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
 }
-# These may be plain values as well, and may take their time: the others run at every step.
+# May be plain values too, and may import late; the other hooks run at every step.
 _CALLED_ONCE = ("example_inputs", "train_data", "test_data")
 _VALUES = (torch.Tensor, DataLoader, Dataset)
 
 
 @dataclass(frozen=True)
 class _Hook:
-    """A user's hook. A class and not a closure, as hooks travel to worker processes."""
+    """A user's hook; a class and not a closure, since it is pickled for worker processes."""
 
     name: str
     function: Callable[..., Any]
@@ -303,7 +337,7 @@ def _hook(name: str, found: Found) -> _Hook | None:
 
 
 def parse_model_args(items: Iterable[str]) -> dict[str, Any]:
-    """`depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals, and bare words as text."""
+    """Return `depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals or strings."""
     arguments: dict[str, Any] = {}
     for item in items:
         name, equals, text = (part.strip() for part in item.partition("="))
@@ -320,13 +354,13 @@ def parse_model_args(items: Iterable[str]) -> dict[str, Any]:
 def _literal(name: str, text: str) -> Any:
     if text in ("true", "false"):  # as text, 'false' would count as true
         raise OptionError(
-            f"{name}={text} is neither a bool nor clearly a text.",
+            f"{name}={text} may mean a bool or a string.",
             place="--model-arg",
-            hint=f"write {name}={text.capitalize()} for the bool, {name}='\"{text}\"' for the text",
+            hint=f"write {name}={text.capitalize()} for the bool, {name}='\"{text}\"' for the string",
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the spelling of literals such as 3x3, which is a text here
+            warnings.simplefilter("ignore")  # about invalid literals such as 3x3, which is a string here
             return ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
         if text.startswith(("[", "(", "{", "'", '"')):

@@ -1,9 +1,9 @@
-"""Modules made from a user's file, found by the same name in processes that this one starts.
+"""An import finder that lets child processes import the modules made from a user's file.
 
-A DataLoader's workers are new processes on some systems, and are sent a data set by the name of its class's module.
-That module was made from a file (`user_module.py`) and stands on no path. So its name begins with this package's,
-which makes whoever imports it import us, and a process tells the ones it starts, through their environment, which file
-it was. No torch here: `import dst_analyze` is cheap.
+On some systems a DataLoader's workers are new processes, which unpickle the data set by its class's module name. That
+module was made from a file (`user_module.py`) and is on no path. Its name begins with this package's name, so importing
+it imports this package first, which installs the finder; an environment variable names the file. Nothing here imports
+torch, since `import dst_analyze` does not either.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from dst_analyze.package import PACKAGE
 
 MADE_FROM_FILE = f"{PACKAGE.name}.user_"
-"""How the names of such modules begin."""
+"""The prefix of these modules' names."""
 
 
 class FileSpec(ModuleSpec):
-    """Where such a module comes from. It is in no package, whatever its name says: `from . import` fails as ever."""
+    """The spec of a module made from a user's file; it is in no package, so `from . import` fails."""
 
     loader: SourceFileLoader
 
@@ -38,7 +38,7 @@ class FileSpec(ModuleSpec):
 
 
 class _Loader(SourceFileLoader):
-    """Leaves no bytecode beside a user's file."""
+    """A loader that writes no bytecode beside a user's file."""
 
     def set_data(self, path: Any, data: Any, *, _mode: int = 0o666) -> None:
         pass
@@ -58,11 +58,12 @@ class _Finder(MetaPathFinder):
 
 
 def publish_module_path(name: str, file: Path) -> None:
-    """Processes started from here on find the module in this file."""
+    """Let processes started from now on find the module in this file."""
     os.environ[_variable(name)] = str(file)
 
 
 def make_findable() -> None:
+    """Install the finder in this process, once."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
 

@@ -1,4 +1,4 @@
-"""Choosing the model among what a user's module defines."""
+"""Selection of the model among the objects that a user's module defines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dst_analyze.model.user_errors import describe_value, did_you_mean
 
 @dataclass(frozen=True)
 class Found:
-    """What a spec leads to: a model, or something that builds one when called; and where it was found."""
+    """A model or something that builds one when called, and where it was found."""
 
     value: nn.Module | Callable[..., Any]
     label: str
@@ -26,19 +26,22 @@ class Found:
 
     @property
     def file(self) -> Path | None:
+        """The Python file that defines it, if any."""
         return self.origin.file if self.origin else None
 
     @property
     def folder(self) -> Path | None:
+        """The folder from which its imports start, if any."""
         return self.origin.folder if self.origin else None
 
     @property
     def place(self) -> str:
+        """The file's path as error messages show it."""
         return self.origin.place if self.origin else ""
 
 
 def find_named(start: UserModule, path: str) -> Found:
-    """The object a user named, `Net` or `zoo.small`, if it can be a model."""
+    """Return the object named `Net` or `zoo.small`; raise `ModelError` if it is no model."""
     value: Any = start.module
     for part in path.split("."):
         if not hasattr(value, part):
@@ -58,7 +61,7 @@ def find_named(start: UserModule, path: str) -> Found:
 
 
 def find_unnamed(start: UserModule, arguments: Collection[str]) -> Found:
-    """`build_model`, else `model`, else the only class of the file that the arguments given are enough for."""
+    """Return `build_model`, else `model`, else the only class that the given arguments can build."""
     for name in ("build_model", "model"):
         value = getattr(start.module, name, None)
         if can_be_model(value):
@@ -90,31 +93,31 @@ def _no_choice(
             "or define build_model()",
         )
     return ModelError(
-        f"{label} has no model: no build_model(), no `model`, no nn.Module class of its own.",
+        f"{label} defines no model: no build_model(), no `model`, no nn.Module class.",
         place=start.place,
         hint=f"define build_model() that returns the model, or name it: {label}:NAME",
     )
 
 
 def can_be_model(value: object) -> TypeGuard[nn.Module | Callable[..., Any]]:
-    """A model, a class of models, or a function that may return one."""
+    """True for a model, a class of models, and a function that may return one."""
     return issubclass(value, nn.Module) if isinstance(value, type) else callable(value)
 
 
 def _own_classes(module: ModuleType) -> list[type[nn.Module]]:
-    """Public nn.Module classes written in this very file, each once, in the file's order."""
+    """Return the public nn.Module classes that the file itself defines, each once, in the file's order."""
     values = dict.fromkeys(value for value in vars(module).values() if isinstance(value, type))
     own = (value for value in values if issubclass(value, nn.Module) and value.__module__ == module.__name__)
     return [value for value in own if not value.__name__.startswith("_")]
 
 
 class Call:
-    """Whether a function can be called with some keywords: what it would miss, and what it does not take."""
+    """A check of keywords against a function's signature: which are missing, which are unknown."""
 
     def __init__(self, function: Callable[..., Any], arguments: Collection[str]) -> None:
         try:
             parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):  # written in C, without a signature: only calling it tells
+        except (TypeError, ValueError):  # written in C, without a signature: nothing can be checked
             self.takes: list[str] = []
             self.missing: list[str] = []
             self.unknown: list[str] = []
@@ -127,4 +130,5 @@ class Call:
 
     @property
     def wrong(self) -> bool:
+        """True if the call would fail."""
         return bool(self.missing or self.unknown)

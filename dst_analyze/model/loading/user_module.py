@@ -1,4 +1,4 @@
-"""A user's own Python, imported: with its siblings, with fresh state, without a trace beside it."""
+"""Import of a user's Python file: with its sibling modules and fresh state, without bytecode files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _folders: set[Path] = set()
 
 @dataclass(frozen=True)
 class UserModule:
-    """A user's module: as the user wrote it, the file it comes from, and the folder its imports start from, if any."""
+    """An imported module of the user's, its file, and the folder that its imports start from, if any."""
 
     module: ModuleType
     label: str
@@ -38,14 +38,15 @@ class UserModule:
 
     @property
     def place(self) -> str:
+        """The file's path as error messages show it."""
         return shorten(self.file) if self.file else ""
 
 
 @contextmanager
 def imports_from(folder: Path | None) -> Iterator[None]:
-    """Lets a user's code import torchvision, and its siblings before all others.
+    """Let a user's code import torchvision, and the modules of its folder before all others.
 
-    The folder stays on the path afterwards, as imports inside functions need it later. No bytecode is left in it.
+    The folder stays on the path afterwards, since imports inside functions run later. No bytecode is written to it.
     """
     torchvision_compat.make_importable()
     if folder is None:
@@ -66,7 +67,7 @@ def imports_from(folder: Path | None) -> Iterator[None]:
 
 
 def _forget_namesakes(folder: Path) -> None:
-    """Two folders may each hold a `layers.py`: the one imported for another user's file must not serve this one."""
+    """Unload modules of other model folders that share a name with one in this folder (`layers.py`)."""
     others = _folders - {folder}
     names = {entry.stem if entry.suffix == ".py" else entry.name for entry in folder.iterdir()} - {PACKAGE.name}
     loaded = [(name, name.partition(".")[0]) for name in sys.modules]
@@ -77,7 +78,7 @@ def _forget_namesakes(folder: Path) -> None:
 
 
 def _root(name: str) -> Path | None:
-    """The folder from which a module was imported: above all its packages."""
+    """Return the folder from which a module was imported: above all its packages."""
     file = _file_of(sys.modules[name])
     if file is None:
         return None
@@ -91,7 +92,7 @@ def _file_of(module: ModuleType) -> Path | None:
 
 
 def imported_files() -> set[Path]:
-    """Python files of the user's that are imported now: the model's own and its siblings, nothing installed."""
+    """Return the user's imported Python files: models' files and their siblings, nothing installed."""
     files = {file for module in list(sys.modules.values()) if (file := _file_of(module)) and file.suffix == ".py"}
     return {
         file
@@ -101,7 +102,7 @@ def imported_files() -> set[Path]:
 
 
 def import_file(path: Path) -> UserModule:
-    """A user's file as a new module, with its own state and, so that its classes pickle, an entry in sys.modules."""
+    """Return a user's file as a new module, entered in sys.modules so that its classes pickle."""
     file = _checked(path)
     name = _module_name(file)
     spec = FileSpec(name, file)
@@ -118,7 +119,7 @@ def import_file(path: Path) -> UserModule:
 
 
 def _module_name(file: Path) -> str:
-    """The same in every process for a file's first import, as objects pickled in one are read in another."""
+    """Return a module name for a file; the first is the same in every process, as pickles need."""
     base = f"{MADE_FROM_FILE}{re.sub(r'[^0-9A-Za-z_]', '_', file.stem)}_{zlib.crc32(str(file).encode()):08x}"
     name, count = base, 1
     while name in sys.modules:
@@ -128,14 +129,14 @@ def _module_name(file: Path) -> str:
 
 
 def import_named(name: str) -> UserModule:
-    """A module by its dotted name, the current folder being on the path."""
+    """Return a module by its dotted name, with the current folder on the path."""
     with imports_from(Path.cwd()), _importing(name, None):
         try:
             if all(name.split(".")):
                 module = importlib.import_module(name)
                 return UserModule(module, name, _file_of(module), Path.cwd())
         except ModuleNotFoundError as error:
-            if not f"{name}.".startswith(f"{error.name}."):  # found, but it lacks something itself
+            if not f"{name}.".startswith(f"{error.name}."):  # found, but something that it imports is missing
                 raise
         raise ModelError(
             f"There is no module {name!r}.",
@@ -146,7 +147,7 @@ def import_named(name: str) -> UserModule:
 
 @contextmanager
 def _importing(label: str, file: Path | None) -> Iterator[None]:
-    """An import's own two failures, told apart from whatever else a user's code may raise meanwhile."""
+    """Raise `ModelError` for any error of an import inside the block, with hints for import errors."""
     with user_code(f"{label}, while being imported,", file=file, hint="the file must be importable by itself first"):
         try:
             yield
@@ -162,7 +163,7 @@ def _importing(label: str, file: Path | None) -> Iterator[None]:
 
 _SYNTAX_HINT = "this is an error in the file itself: `python -m py_compile` shows it too"
 
-# Where what is imported and what is installed have different names.
+# Packages whose import name differs from the name to install.
 _PACKAGES = {
     "cv2": "opencv-python",
     "PIL": "pillow",
@@ -182,7 +183,7 @@ def _import_hint(error: ImportError, label: str) -> str:
 
 
 def _checked(path: Path) -> Path:
-    """The file a user named, absolute; or what is wrong with it."""
+    """Return the absolute path of a user's Python file; raise `ModelError` if it is none."""
     place = str(path)
     if path.is_dir():
         scripts = sorted(entry.name for entry in path.glob("*.py"))

@@ -1,4 +1,4 @@
-"""Weights of a model: those a user has trained already, from a file, put into it, or new ones drawn."""
+"""Weights of a model: read from a file and loaded into it, or initialized anew."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dst_analyze.errors import ModelError
 Weights = Mapping[str, torch.Tensor]
 Shapes = Mapping[str, Sequence[int]]
 
-_WRAPPED = ("state_dict", "model_state_dict", "model")  # how training scripts name it among what else they save
-_PARALLEL = "module."  # what torch's parallel wrappers put before every name
+_WRAPPED = ("state_dict", "model_state_dict", "model")  # keys of the state dict in training scripts' checkpoints
+_PARALLEL = "module."  # the prefix that torch's parallel wrappers give every name
 
 
 def read_weights(path: Path) -> Weights:
-    """A state dict: of a .safetensors file, or of what torch.save wrote, alone or beside a script's other things."""
+    """Return the state dict in a .safetensors file or in a torch.save checkpoint."""
     try:
         found: Any = (
             load_file(path)
@@ -30,19 +30,23 @@ def read_weights(path: Path) -> Weights:
             else torch.load(path, map_location="cpu", weights_only=True)
         )
     except OSError as error:
-        why = error.strerror or "it cannot be read"
-        raise ModelError(f"there are no weights: {why}", place=str(path), hint="give a file of weights") from error
+        why = error.strerror or type(error).__name__
+        raise ModelError(
+            f"the weights cannot be read: {why}",
+            place=str(path),
+            hint="give a .safetensors file, or what torch.save(model.state_dict(), path) writes",
+        ) from error
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise ModelError(
-            f"these are no weights: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
+            f"the file holds no weights: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
             place=str(path),
-            hint="a .safetensors file, or what torch.save(model.state_dict(), path) writes",
+            hint="give a .safetensors file, or what torch.save(model.state_dict(), path) writes",
         ) from error
     while isinstance(found, dict) and (inner := next((found[n] for n in _WRAPPED if n in found), None)) is not None:
         found = inner
     if not isinstance(found, dict) or not found or not all(isinstance(v, torch.Tensor) for v in found.values()):
         raise ModelError(
-            f"there is no state dict in here, but a {type(found).__name__}",
+            f"the file holds no state dict, but a {type(found).__name__}",
             place=str(path),
             hint="torch.save(model.state_dict(), path) writes one",
         )
@@ -52,20 +56,20 @@ def read_weights(path: Path) -> Weights:
 
 
 def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
-    """Load them; refused where they are another model's, with the first difference."""
+    """Load weights into a model; raise `ModelError` if their names or shapes differ from the model's."""
     there, here = ({n: value.shape for n, value in state.items()} for state in (weights, model.state_dict()))
     if difference := first_difference(there, here, "tensor"):
         name, in_file, in_model = difference
         raise ModelError(
-            f"these weights are another model's: {name} is {in_file} in the file, {in_model} in the model",
+            f"the weights do not fit the model: {name} is {in_file} in the file, {in_model} in the model",
             place=place,
-            hint="--model-arg builds the model as it was trained",
+            hint="build the model as it was trained, with --model-arg name=value",
         )
     model.load_state_dict(dict(weights))
 
 
 def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, str] | None:
-    """The first name whose shapes differ, and each of them in words; ``what`` is what the names are of."""
+    """Return the first name whose shapes differ, and both shapes; ``what`` says what it names."""
     for name in dict.fromkeys((*there, *here)):
         shapes = [None if name not in shapes else list(shapes[name]) for shapes in (there, here)]
         if shapes[0] != shapes[1]:
@@ -75,7 +79,7 @@ def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, 
 
 
 def reinitialize_modules(model: nn.Module) -> None:
-    """New weights for each module that can draw some (has ``reset_parameters``, as torch's do); others keep theirs."""
+    """Call ``reset_parameters`` of each module that has it; others keep their weights."""
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):

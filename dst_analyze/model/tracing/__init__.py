@@ -1,1 +1,1 @@
-"""A model and example inputs become a `TracedModel`: the weight audit, per-layer facts, what is skipped and why."""
+"""From a model and example inputs to a `TracedModel`: the weight audit, layers, skipped weights."""

@@ -1,4 +1,4 @@
-"""What other installed packages bring: entry points that register layer types, channel rules and operations."""
+"""Extensions: other packages' entry points, which register layer types, rules and operations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ GROUP = "dst_analyze.extensions"
 
 @cache
 def load_extensions() -> tuple[str, ...]:
-    """Load them, once in a process; what one fails with is told, and the others go on.
+    """Load all extensions, once in a process; warn of those that fail and return these warnings.
 
-    An entry point names a module, whose import registers what it brings, or a function that is called to do so.
+    An entry point names a module that registers when it is imported, or a function that registers when it is called.
     """
     failures = []
     for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):

@@ -1,4 +1,4 @@
-"""Multiply-accumulates, by torch's FlopCounterMode, and an honest list of the operations it cannot count."""
+"""Multiply-accumulates, by torch's FlopCounterMode, and the operations that it cannot count."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-# Operations that multiply and add in bulk, which the counter may not know; found by name in what really ran.
+# Parts of the names of expensive operations that the counter may not know.
 _HEAVY = ("rnn", "lstm", "gru", "bilinear", "trilinear", "fft", "cdist", "grid_sampl", "mv", "dot", "linalg", "deform")
 
 
 def counted_macs(call: Callable[[], Any]) -> tuple[Any, int]:
-    """The call's result and its multiply-accumulates (half its FLOPs); 0 where the counter knows none of its ops."""
+    """Return a call's result and its multiply-accumulates; 0 if the counter knows none of its ops."""
     with FlopCounterMode(display=False) as counter:
         result = call()
     return result, int(counter.get_total_flops()) // 2
 
 
 class UncountedOps(TorchDispatchMode):
-    """Collects the names of heavy aten operations that FlopCounterMode has no formula for."""
+    """A mode that collects the names of expensive operations that FlopCounterMode does not count."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ class UncountedOps(TorchDispatchMode):
 
 
 def total_macs(call: Callable[[], Any]) -> tuple[int, tuple[str, ...]]:
-    """Multiply-accumulates of a whole call, and the heavy operations left out of that number."""
+    """Return the multiply-accumulates of a call, and the expensive operations not counted."""
     with torch.no_grad(), UncountedOps() as uncounted, FlopCounterMode(display=False) as counter:
         call()
     return int(counter.get_total_flops()) // 2, tuple(sorted(uncounted.names))

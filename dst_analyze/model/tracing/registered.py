@@ -1,7 +1,7 @@
-"""Layer types that a user has taught the tool: which of their parameters are masked, and which stay whole in the graph.
+"""`register_masked`: users' layer types that are masked, or are one node of the graph.
 
-The audit recognises a weight by the matmul or convolution it reaches. A layer that computes in another way (element by
-element, in an extension of its own) is registered instead; `register_weight_op` is for a function in its place.
+The audit recognises a weight by the matmul or convolution that it reaches. A layer that computes in another way
+(element by element, or in compiled code) is registered here; a function is registered with `register_weight_op`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dst_analyze.model.user_errors import describe_value
 
 @dataclass(frozen=True)
 class RegisteredWeight:
-    """A parameter of a registered type, by the axes that number its output neurons, input channels and matrices."""
+    """A masked parameter of a registered type: the axes that number its outputs, inputs and matrices."""
 
     parameter: str
     rows: tuple[int, ...]
@@ -27,7 +27,7 @@ class RegisteredWeight:
     recurrent: bool
 
     def of(self, module: nn.Module) -> nn.Parameter | None:
-        """The parameter in a module of the type; None where the module does without it, or computes it."""
+        """Return the parameter of a module; None if it is None there, or computed (parametrized)."""
         if not hasattr(module, self.parameter):
             raise ModelError(
                 f"a {type(module).__name__} has no parameter {self.parameter!r}",
@@ -37,7 +37,7 @@ class RegisteredWeight:
         return module._parameters.get(self.parameter)
 
     def layout(self, shape: Sequence[int], kind: str) -> RowLayout:
-        """How a weight of this shape is seen as rows."""
+        """Return the layout of a weight of this shape."""
         axes = (*self.rows, *self.inputs, *self.blocks)
         if not all(-len(shape) <= axis < len(shape) for axis in axes):
             raise ModelError(
@@ -64,16 +64,42 @@ def register_masked(
     blocks: int | Sequence[int] = (),
     recurrent: bool = False,
 ) -> None:
-    """Have a parameter of your own layer type masked, whatever the layer computes with it.
+    """Mask a parameter of a layer type, whatever the layer computes with it.
 
-    ``rows``: the axes that number output neurons, each of which gets a threshold. ``inputs``: those that number the
-    input channels it reads. ``blocks``: those that hold separate matrices, for ``threshold="scalar"``. ``recurrent``:
-    thresholds are not reset when the layer collapses. Call it once per parameter, where workers will see it too: in
-    the model's own file, in a module it imports, or in an entry point (docs/extending.md).
+    Call it once per parameter, where worker processes run it too: in the model's file, in a module that it imports, or
+    in an entry point (docs/extending.md).
+
+    Args:
+        module_type: The layer's class.
+        parameter: The parameter's name in the layer.
+        rows: Axes that number output neurons; each neuron gets a threshold.
+        inputs: Axes that number the input channels that the weight reads.
+        blocks: Axes that number separate matrices, for ``threshold="scalar"``.
+        recurrent: True if the thresholds are not reset when the layer collapses.
+
+    Raises:
+        OptionError: ``module_type`` is not a class of nn.Module, or ``rows`` is empty.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> class Distance(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.weight = torch.nn.Parameter(torch.randn(8, 4))
+        ...     def forward(self, x):
+        ...         return -(x[:, None] - self.weight).abs().sum(-1)
+        >>> dst_analyze.register_masked(Distance, rows=0, inputs=1)
+        >>> traced = dst_analyze.trace_model(Distance(), torch.randn(2, 4))
+        >>> [layer.name for layer in traced.layers]
+        ['weight']
     """
     given: object = module_type
     if not (isinstance(given, type) and issubclass(given, nn.Module)):
-        raise OptionError(f"a layer type is a class of nn.Module, not {describe_value(given)}", place="register_masked")
+        raise OptionError(
+            f"a layer type is a class of nn.Module, not {describe_value(given)}",
+            place="register_masked",
+            hint="give the layer's class: register_masked(MyLayer)",
+        )
     weight = RegisteredWeight(parameter, _axes(rows), _axes(inputs), _axes(blocks), recurrent)
     if not weight.rows:
         raise OptionError(
@@ -89,13 +115,13 @@ def _axes(given: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def registered_weights(module: nn.Module) -> tuple[RegisteredWeight, ...]:
-    """What is registered for a module's type, or for the nearest type it is derived from."""
+    """Return the masked parameters registered for a module's type or its nearest base class."""
     known = next((_MASKED[kind] for kind in type(module).__mro__ if kind in _MASKED), {})
     return tuple(known.values())
 
 
 def keep_whole(module_type: type[nn.Module]) -> None:
-    """Show modules of this type as one node of the graph: somebody knows what they do as a whole."""
+    """Keep modules of this type as one node of the graph, since a rule is known for the whole module."""
     _WHOLE.add(module_type)
 
 

@@ -1,4 +1,4 @@
-"""Registered layers in the audit: their weights are entered when the layer is called, whatever it does with them."""
+"""Registered layers in the audit: their weights are recorded when the layer is called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dst_analyze.model.user_errors import place_here
 
 @contextmanager
 def watching_registered(audit: Audit, model: nn.Module, mode: Literal["train", "eval"]) -> Iterator[None]:
-    """While this lasts, every call of a registered layer enters its weights."""
+    """Record the weights of every registered layer that is called inside the block."""
     with ExitStack() as stack:
         for module in model.modules():
             for weight in registered_weights(module):
@@ -28,7 +28,7 @@ def watching_registered(audit: Audit, model: nn.Module, mode: Literal["train", "
 
 
 class _Calls:
-    """One layer's calls in one run: its weight is entered before, with the rows we were told, and counted after."""
+    """Hooks on one layer's calls: its weight is recorded before a call, and counted after."""
 
     def __init__(self, audit: Audit, module: nn.Module, weight: RegisteredWeight, mode: str) -> None:
         self.audit, self.weight, self.mode = audit, weight, mode
@@ -56,7 +56,7 @@ class _Calls:
         self.counted = use.macs
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Where the layer called no operation that torch counts: each weight once for every output of its row."""
+        """Count each weight once per output of its row, unless torch counted the layer's operations."""
         if self.parameter is None:
             return
         use = self.audit.uses[id(self.parameter)]

@@ -1,4 +1,4 @@
-"""Why a weight is not measured, as a value; without torch, so that whoever reads a run folder can ask as well."""
+"""`SkipCause`: why a weight is not measured. Without torch, since readers of run folders use it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import StrEnum
 class SkipCause(StrEnum):
     """Why a weight is not measured.
 
-    The values stand in ``manifest.json`` at the start of each reason, so they belong to the run folder's format. What
-    follows them, an explanation for readers, may be put in other words at any time.
+    Each reason in ``manifest.json`` starts with one of these values, so they belong to the run folder's format. The
+    explanation after it may be reworded at any time.
     """
 
     EMBEDDING = "embedding"

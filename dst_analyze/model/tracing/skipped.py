@@ -1,4 +1,4 @@
-"""What is not measured, each with the reason: "could not measure" is never shown as "redundant"."""
+"""The weights that are not measured, each with the reason; none is ever shown as redundant."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _EXPLAINED = {
 
 @dataclass(frozen=True)
 class Skipped:
-    """A weight left alone."""
+    """A weight that is not measured, and why."""
 
     name: str
     cause: SkipCause
     shape: tuple[int, ...]
     place: str = ""
-    dtype: str = ""  # where that is the cause
+    dtype: str = ""  # if that is the cause
 
     @property
     def reason(self) -> str:
@@ -39,11 +39,12 @@ class Skipped:
 
     @property
     def params(self) -> int:
+        """The number of its values."""
         return math.prod(self.shape)
 
 
 def skipped_parameters(model: nn.Module, audit: Audit, masked: set[str]) -> list[Skipped]:
-    """Every parameter that reached no matmul or convolution; biases of masked layers go without saying."""
+    """Return every parameter that reached no matmul or convolution, except biases of masked layers."""
     owners = {name.rpartition(".")[0] for name in masked}
     reached = {use.parameter for use in audit.uses.values()}
     result = []

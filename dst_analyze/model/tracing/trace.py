@@ -1,7 +1,8 @@
-"""`trace_model`: the user's model and one example become a `TracedModel`, layer by layer with what is known of each.
+"""`trace_model`: from a model and one example to a `TracedModel` with facts about each layer.
 
-A layer is one weight tensor that reaches a matmul or a convolution, found by the audit (`weight_audit.py`), named after
-the module that owns it. The graph (`graph/trace_graph.py`) says on which rung of the ladder each layer stands.
+A layer is one weight tensor that reaches a matmul or a convolution, found by the audit (`weight_audit.py`) and named
+after the module that owns it. Each layer has the rung of the tracing ladder on which it is visible
+(`graph/trace_graph.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# What is shown of a layer, in tables and in JSON.
+# The fields of a layer that tables and JSON show.
 FACTS = ("name", "kind", "parameter", "shape", "params", "macs", "macs_note", "output_shape", "rung", "op")
 
 
@@ -45,13 +46,13 @@ class LayerFacts:
     name: str
     kind: str  # class of the module that owns the weight, or "parameter" for a raw one
     parameter: str  # qualified name of the tensor
-    aliases: tuple[str, ...]  # every name it goes by: more than one for tied weights
+    aliases: tuple[str, ...]  # all names of the tensor: more than one for tied weights
     shape: tuple[int, ...]
     params: int
     layout: RowLayout
     op: str
     macs: int  # per sample
-    macs_note: str  # "" where torch's counter knew the operation
+    macs_note: str  # "" if torch's counter knows the operation
     output_shape: tuple[int, ...]
     rung: int
     recurrent: bool
@@ -60,11 +61,11 @@ class LayerFacts:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the model the analysis can speak of, as shares between 0 and 1."""
+    """The shares of the model that the analysis covers, between 0 and 1."""
 
-    weights: float  # of the weights that reach a matmul or convolution: masked
-    parameters: float  # of all parameters: visible in the graph
-    masked: float  # of all parameters: masked
+    weights: float  # masked, of the weights that reach a matmul or convolution
+    parameters: float  # visible in the graph, of all parameters
+    masked: float  # masked, of all parameters
 
     def describe(self) -> str:
         """Return the shares in a sentence."""
@@ -79,7 +80,7 @@ Mode = Literal["train", "eval"]
 
 @dataclass(frozen=True)
 class NoGraph:
-    """Why a model has no graph that could be run in its place in some mode, and where tracing stopped."""
+    """Why a model has no graph that can run in its place in some mode, and where tracing stopped."""
 
     reason: str
     place: str = ""
@@ -87,7 +88,28 @@ class NoGraph:
 
 @dataclass(frozen=True)
 class TracedModel:
-    """A model read: its layers, what was left out and why, and the graph where there is one."""
+    """A model's layers, the weights that are not measured and why, and the graph if there is one.
+
+    Attributes:
+        model: The user's model, unchanged.
+        inputs: The example inputs.
+        graph: The traced graph, and where tracing stopped.
+        layers: The maskable weights, in the order of their first use.
+        skipped: The parameters that are not measured, each with the cause.
+        coverage: The shares of the model that the analysis covers.
+        params: The number of parameters.
+        macs: The multiply-accumulates per sample.
+        uncounted: Operations that are not in ``macs``, since torch's counter does not know them.
+        notes: Limits of this trace, one sentence each.
+        mode_graphs: For training and eval mode, the graph that can run in the model's place, or why there is none.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> traced = dst_analyze.trace_model(model, torch.randn(2, 4))
+        >>> [(layer.name, layer.shape) for layer in traced.layers]
+        [('0', (8, 4)), ('2', (2, 8))]
+    """
 
     model: nn.Module = field(repr=False)  # the user's own object, untouched
     inputs: Inputs = field(repr=False)
@@ -108,11 +130,11 @@ class TracedModel:
 
     @property
     def rung(self) -> int:
-        """The rung of the tracing ladder that the graph is from: 1 is the best, 3 has no graph."""
+        """The rung of the tracing ladder that the graph comes from: 1 is the best, 3 has no graph."""
         return self.graph.rung
 
     def frame(self) -> pd.DataFrame:
-        """Return ``table``; the old name, for one release."""
+        """Return ``table``; deprecated."""
         warn_renamed("TracedModel.frame()", "TracedModel.table")
         return self.table
 
@@ -153,13 +175,31 @@ class TracedModel:
 def trace_model(
     model: nn.Module, example_inputs: Any, *, include: Iterable[str] = (), exclude: Iterable[str] = ()
 ) -> TracedModel:
-    """Read a model by running its example: no training, the model itself untouched.
+    """Return a model's layers and graph, found by running a copy on example inputs, without training.
 
-    ``include`` and ``exclude`` are shell patterns on layer (or parameter) names.
+    Args:
+        model: The model; it is not changed.
+        example_inputs: A tensor, a tuple of positional arguments, or a dict of keywords.
+        include: Shell patterns of the layers (or parameters) to mask; without any, all layers.
+        exclude: Shell patterns of the layers (or parameters) not to mask.
+
+    Returns:
+        The layers, the weights that are not measured and why, and the graph if there is one.
+
+    Raises:
+        ModelError: The model cannot be copied, or does not run on its example inputs.
+        OptionError: A pattern matches no layer.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> traced = dst_analyze.trace_model(model, torch.randn(2, 4), exclude=["2"])
+        >>> [layer.name for layer in traced.layers], [one.reason for one in traced.skipped]
+        (['0'], ['left out by --exclude'])
     """
     missing = load_extensions()
     inputs = as_inputs(example_inputs, model)
-    # Nothing is differentiated here, and torch's FLOP counter trips over parameters that ask for it.
+    # torch's FLOP counter fails on parameters that require gradients, which tracing does not need.
     copy = deep_copy(model).requires_grad_(False)
     audit, notes = _audited(copy, inputs)
     macs, uncounted = _macs(copy, inputs)
@@ -203,7 +243,7 @@ def trace_model(
 def _mode_graphs(
     model: nn.Module, inputs: Inputs, graph: GraphTrace, *, runs_in_training: bool
 ) -> dict[Mode, PackedGraph | NoGraph]:
-    """The graphs that can be run in the model's place, mode by mode; one that reads alike is the same object."""
+    """Return the graphs that can run in the model's place, by mode; equal graphs are one object."""
     if graph.fixed_values:
         graph = trace_graph(model, inputs, any_values=True)
     found: dict[Mode, PackedGraph | NoGraph] = {"eval": _runnable(model, graph)}
@@ -225,7 +265,7 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
 
 
 def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
-    """Both modes are run: auxiliary heads live in training only, and some models differ more than that."""
+    """Return the audit of both modes, since some heads exist in training only, and notes."""
     audit, notes = Audit(copy), []
     with preserved(copy), quiet_inspection():
         copy.eval()
@@ -240,7 +280,7 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
         try:
             with watching_registered(audit, copy, "train"):
                 audit.run(copy, inputs, "train")
-        except Exception as error:  # a batch of one under batch norm, targets a detector wants: the eval run stands
+        except Exception as error:  # a batch of one under batch norm, or missing targets: the eval run is enough
             notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
     return audit, notes
 
@@ -280,7 +320,7 @@ def _layers(copy: nn.Module, audit: Audit, graph: GraphTrace, batch: int) -> lis
 
 
 def _owner(parameter: str) -> str:
-    """The module a parameter belongs to in the reader's eyes: of a parametrized weight, the layer itself."""
+    """Return the name of the module that owns a parameter; for a parametrized weight, the layer."""
     return (
         parameter.partition(".parametrizations.")[0]
         if ".parametrizations." in parameter
@@ -289,7 +329,7 @@ def _owner(parameter: str) -> str:
 
 
 def _names(model: nn.Module, parameters: Sequence[str]) -> dict[str, str]:
-    """A layer goes by its module's name where the module is a layer with one weight, else by the weight's own."""
+    """Return each layer's name: its module's if that has one weight and no submodules, else the weight's."""
     owned = Counter(_owner(parameter) for parameter in parameters)
     containers = {_owner(name) for name, _ in model.named_modules() if ".parametrizations" not in name}
     return {

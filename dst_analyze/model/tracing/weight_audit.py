@@ -1,8 +1,8 @@
-"""The audit: run the example once and write down every weight that really reaches a matmul or a convolution.
+"""The audit: run the example once and record every weight that reaches a matmul or a convolution.
 
-A `TorchFunctionMode` sees each torch call with its arguments, whatever Python code made it: the ground truth for
-"which weights can be masked", independent of any graph. Parameters are followed through views and through
-arithmetic among themselves (weight standardisation, low-rank updates) until they meet data.
+A `TorchFunctionMode` sees each torch call with its arguments, whatever Python code makes it. So the audit decides which
+weights can be masked, independent of any graph. Parameters are followed through views and through arithmetic among
+parameters (weight standardisation, low-rank updates) until they meet data.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dst_analyze.model.user_errors import place_here
 
 @dataclass
 class WeightUse:
-    """One weight, as its operations were seen: all macs and the first use's shape and place."""
+    """A weight that reached an operation: the MACs of all its uses, the shape and place of the first."""
 
-    parameter: str  # qualified name of the parameter; of a tensor that is none: ""
+    parameter: str  # qualified name of the parameter; "" for a tensor that is not registered as one
     op: str
     layout: RowLayout
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class WeightUse:
 
 @dataclass(frozen=True)
 class _Origin:
-    """A tensor computed from parameters alone: the parameter it mostly is, and how its axes run over it."""
+    """The largest parameter that a tensor was computed from, and how the tensor's axes run over it."""
 
     parameter: torch.Tensor
     name: str
@@ -53,7 +53,7 @@ class _Origin:
 
 
 class Audit:
-    """What the runs of one model showed: weights in order of first use, and the parameters read at all."""
+    """A record of one model's runs: the weights in order of first use, and all parameters that were read."""
 
     def __init__(self, model: nn.Module) -> None:
         self.uses: dict[int, WeightUse] = {}
@@ -64,7 +64,7 @@ class Audit:
             self.names.setdefault(id(parameter), name)
 
     def run(self, model: nn.Module, inputs: Inputs, mode: Literal["train", "eval"]) -> Any:
-        """Run the example once under watch; the model's mode is the caller's business."""
+        """Run the example once and record its weights; the caller sets the model's mode."""
         with torch.no_grad(), _Watch(self, inputs, mode):
             return inputs.call(model)
 
@@ -153,7 +153,7 @@ class _Watch(TorchFunctionMode):
         origins: list[tuple[torch.Tensor, _Origin]],
         result: Any,
     ) -> None:
-        """Results made from data are data; results made from parameters alone are still those parameters."""
+        """Mark results as data if they were made from data, else as made from parameters."""
         outputs = list(_tensors((result,), {}))
         if any(tensor in self.data for tensor in tensors):
             for output in outputs:
@@ -175,7 +175,7 @@ def _layout(argument: WeightArgument, origin: _Origin) -> RowLayout:
     if axes is not None and argument.split is not None:
         axes = axes.split(*argument.split)
     if axes is None or len(axes.axes) <= max(argument.columns, default=-1):
-        # The way from the parameter to the operation was not understood: one threshold along its first axis.
+        # A step between the parameter and the operation is unknown: take its first axis for the rows.
         whole = AxisMap.of(origin.parameter.shape)
         return whole.layout(tuple(range(1, origin.parameter.ndim)))
     inputs = argument.columns if argument.inputs is None else argument.inputs
@@ -190,7 +190,7 @@ _PERMUTING = frozenset(
 def _followed(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor, output: torch.Tensor, axes: Any
 ) -> AxisMap | None:
-    """The axes of ``output``, made by the call from ``source`` (and perhaps other parameters)."""
+    """Return the axes of a call's output, made from ``source`` (and others); None if unknown."""
     if not isinstance(axes, AxisMap):
         return None
     if name in _PERMUTING:
@@ -206,7 +206,7 @@ def _followed(
 
 
 def _permutation(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> list[int]:
-    """How a call reorders axes: done again on a stand-in whose axes all differ in length."""
+    """Return how a call reorders axes, found by repeating it on a tensor whose axes all differ in length."""
     probe = torch.empty(tuple(range(2, ndim + 2)), device="meta")
     with torch._C.DisableTorchFunction():
         member = getattr(torch.Tensor, name)

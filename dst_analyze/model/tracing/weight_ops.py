@@ -1,7 +1,8 @@
-"""The operations that a weight can reach: which argument is the weight, and which of its axes are summed over.
+"""The operations that a weight can reach: which argument it is, and which axes are summed over.
 
-`model/families.py` says which of these functions belongs to which torch function; each looks at a call and yields the
-weights in it. `register_weight_op` adds one. Any other operation is not a matmul or convolution.
+Each function here takes the arguments of a call and yields the weights among them. `model/families.py` says which of
+them belongs to which torch function, and `register_weight_op` adds one. No other operation counts as a matmul or
+convolution.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ from dst_analyze.model.families import weight_finder
 
 @dataclass(frozen=True)
 class WeightArgument:
-    """One weight in one call: ``columns`` are the axes the operation sums over, the others number output neurons.
+    """A weight in a call, with the roles of its axes.
 
-    ``split`` (axis, parts) names an axis that must be seen as two before columns are counted: groups of a transposed
-    convolution, gates of a recurrent layer; ``blocks`` are axes (after the split) that hold separate matrices.
-    ``inputs`` are the axes that number input channels, if these are not just the columns (a kernel's width is no
-    channel). ``positions`` counts how often each weight is multiplied, where torch's FLOP counter cannot say.
+    Attributes:
+        tensor: The weight.
+        columns: Axes that the operation sums over; all other axes number output neurons.
+        split: An axis and the number of its outer parts, if it has to be seen as two axes: the groups of a transposed
+            convolution, the gates of a recurrent layer. All other fields count axes after the split.
+        blocks: Axes that number separate matrices.
+        positions: How often each weight is multiplied, if torch's FLOP counter does not know the operation.
+        recurrent: True if the weight is used once per step of a sequence.
+        inputs: Axes that number input channels, if these are not the columns (a kernel's width is not a channel).
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> weight = torch.randn(8, 4)  # y = x @ weight.T sums over axis 1; axis 0 numbers the 8 output neurons
+        >>> dst_analyze.WeightArgument(weight, columns=(1,)).columns
+        (1,)
     """
 
     tensor: torch.Tensor
@@ -50,7 +62,7 @@ def linear_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
 
 def convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
     weight, groups = _argument(args, kwargs, 1, "weight"), _groups_of(args, kwargs)
-    if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads one channel, its own
+    if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads only its channel
         channel = 1 if groups == 1 else 0
         yield WeightArgument(weight, tuple(range(1, weight.ndim)), inputs=(channel,))
     else:  # [out, in / groups, *kernel]: the input channel is (group, axis 1), the group the outer part of axis 0
@@ -58,7 +70,7 @@ def convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ite
 
 
 def _groups_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Of ``conv(input, weight, bias, stride, padding, dilation, groups)``; `convolution` has two more before it."""
+    """Return ``groups``: the seventh argument of ``conv2d``, the ninth of ``convolution``."""
     return int(_argument(args, kwargs, 8 if len(args) > 7 else 6, "groups") or 1)
 
 
@@ -127,7 +139,7 @@ def tensordot_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Itera
 
 
 def _gated(gates: int, parameters: Sequence[torch.Tensor], positions: int) -> Iterator[WeightArgument]:
-    """The matrices of a recurrent layer: [gates x hidden, in], each gate a matrix of its own; a projection has none."""
+    """Yield a recurrent layer's weights: [gates x hidden, in] is a matrix per gate, a projection one."""
     hidden = max((p.shape[0] for p in parameters if p.ndim == 2), default=0)
     for parameter in parameters:
         if parameter.ndim == 2:
@@ -160,7 +172,7 @@ def _recurrent_cell(gates: int) -> WeightFinder:
 
 
 def attention_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
-    """`F.multi_head_attention_forward`: torch function modes see the whole, not the projections inside."""
+    """Yield the weights of `F.multi_head_attention_forward`, inside which function modes do not see."""
     queries, keys, values = (t.numel() // max(t.shape[-1], 1) for t in args[:3])
     packed = _argument(args, kwargs, 5, "in_proj_weight")
     if packed is not None:
@@ -179,12 +191,32 @@ _REGISTERED: dict[str, WeightFinder] = {}
 
 
 def register_weight_op(name: str, rule: WeightFinder) -> None:
-    """Teach the audit one more operation: ``rule(args, kwargs)`` yields the `WeightArgument`s of a call."""
+    """Mask the weights of one more torch function.
+
+    Args:
+        name: The function's name, such as "linear".
+        rule: Called with the positional and keyword arguments of a call; yields a `WeightArgument` for each weight.
+
+    Example:
+        >>> import dst_analyze, torch
+        >>> def cdist_weights(args, kwargs):
+        ...     yield dst_analyze.WeightArgument(args[1], columns=(1,))
+        >>> dst_analyze.register_weight_op("cdist", cdist_weights)
+        >>> class Prototypes(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.prototypes = torch.nn.Parameter(torch.randn(8, 4))
+        ...     def forward(self, x):
+        ...         return torch.cdist(x, self.prototypes)
+        >>> traced = dst_analyze.trace_model(Prototypes(), torch.randn(2, 4))
+        >>> [layer.name for layer in traced.layers]
+        ['prototypes']
+    """
     _REGISTERED[name] = rule
 
 
 def weights_of(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[WeightArgument]:
-    """The weights (or activations: the caller knows which) that a call contracts; empty for any other operation."""
+    """Return the tensors that a call sums over, activations among them; empty for other operations."""
     rule = _REGISTERED.get(name) or weight_finder(name)
     if rule is None:
         return []
