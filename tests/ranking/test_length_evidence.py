@@ -127,7 +127,7 @@ def test_pairs_match_the_stored_readings():
     assert found == set(PAIRS)
 
 
-def test_what_is_known_is_what_was_measured():
+def test_measurements_match_the_stored_results():
     """Every line of the results that is a length of a recipe stands here, with its numbers."""
     recipes = {
         length + kind: how for length, (kind, how) in product(("a tenth", "a quarter", "half"), KINDS.items())
