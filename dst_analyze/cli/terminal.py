@@ -155,7 +155,7 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
     for branch in plan.depth:
         most = ", ".join(f"{elide(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())
         yield (
-            f"proposed, not applied: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
+            f"proposed, not done: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
             f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
         )
     for reason, groups in plan.frozen_by_reason.items():

@@ -12,7 +12,7 @@ from torch import nn
 
 
 class Vit(nn.Module):
-    """Norms come before attention and before the two linear layers of each block."""
+    """A vision transformer with norms before attention and before the linear layers of each block."""
 
     def __init__(self, width: int, depth: int, heads: int, channels: int, size: int, patch: int) -> None:
         super().__init__()
