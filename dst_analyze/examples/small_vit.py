@@ -1,4 +1,4 @@
-"""A small vision transformer: patches as tokens (4x4 of 32x32 images), four blocks, the mean over tokens.
+"""A small vision transformer: 4x4 patches of 32x32 images, four blocks, the mean over tokens.
 
 Not in the paper; trained with AdamW, as transformers are.
 

@@ -1,4 +1,4 @@
-"""VGG-16 for 32x32 images: 13 convolutions and two linear layers, the net of the paper's consistent pattern.
+"""VGG-16 for 32x32 images: 13 convolutions and two linear layers, as in the paper.
 
 The paper's training on CIFAR-10: SGD with momentum, learning rate 0.1 times 0.1 at epochs 80 and 120 of 160, batches of
 64, alpha 5e-6.
