@@ -1,6 +1,6 @@
-"""Which layers of a PyTorch model are redundant, with evidence, and what a slimmer one would look like.
+"""Rank the layers of a PyTorch model by redundancy, and suggest slimmer architectures.
 
-The public names are loaded when they are first used: ``import dst_analyze`` does not import torch.
+Public names are loaded on first use: ``import dst_analyze`` does not import torch.
 """
 
 from importlib import import_module

@@ -8,13 +8,13 @@ from dst_analyze.cli.main import INTERRUPTED, main
 
 
 def command() -> None:
-    """Run, and end with the exit code; after Ctrl-C at once, as taking torch and Ray down in order takes seconds."""
+    """Run the command line and exit; after Ctrl-C at once, as an orderly exit of torch and Ray is slow."""
     code = main()
     if code == INTERRUPTED:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    gc.freeze()  # nobody searches what torch and seaborn made for garbage once more: 0.2 s to the prompt, not 1.4
+    gc.freeze()  # skip the garbage collection at exit, which takes a second
     sys.exit(code)
 
 

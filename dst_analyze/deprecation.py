@@ -1,4 +1,4 @@
-"""Old names that still work for one release, each with a warning that says the new one."""
+"""Old names that work for one more release, with a warning that gives the new name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ R = TypeVar("R")
 
 
 def warn_renamed(old: str, new: str, *, stacklevel: int = 2) -> None:
-    """Warn the caller's caller that a name has been replaced."""
-    text = f"{old} is now {new}; the old name goes with the next release"
+    """Warn the caller's caller that a name was replaced."""
+    text = f"{old} is now {new}; the next release removes the old name"
     warnings.warn(text, FutureWarning, stacklevel=stacklevel + 1)
 
 
@@ -34,7 +34,7 @@ def with_new_names(given: Mapping[str, Any], new_names: Mapping[str, str], *, st
 
 
 def renamed_arguments(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that accepts keyword arguments under their old names, too: ``old="new"``."""
+    """Return a decorator that also accepts keyword arguments under their old names: ``old="new"``."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""The errors a user is meant to read: cause, place, hint. Only the command line prints them and exits."""
+"""Errors for users, with cause, place and hint; only the command line prints them and exits."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ T = TypeVar("T")
 
 
 class DstError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base class of the errors that this package raises on purpose.
 
-    ``cause`` is one sentence, ``place`` says where (a file and line, a layer, an option), ``hint`` what to do next,
-    ``trace`` is the part of a traceback that lies in the user's own code.
+    Args:
+        cause: What happened, in one sentence.
+        place: Where it happened: a file and line, a layer, an option.
+        hint: What to do next.
+        trace: The part of a traceback that is in the user's code.
+
+    Example:
+        >>> from dst_analyze import DstError, load_model
+        >>> try:
+        ...     load_model("missing.py")
+        ... except DstError as error:
+        ...     print(error.place)
+        missing.py
     """
 
     exit_code = 1
@@ -33,7 +44,7 @@ class DstError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors cross process borders: keyword arguments must survive pickling."""
+        """Support pickling with keyword arguments, as errors cross process borders."""
         return _rebuild, (type(self), self.cause, self.place, self.hint, self.trace)
 
 
@@ -43,7 +54,7 @@ def _rebuild(kind: type[DstError], cause: str, place: str, hint: str, trace: str
 
 @contextmanager
 def at(place: str) -> Iterator[None]:
-    """Errors that do not say where they happened, happened here."""
+    """Set the place of errors raised in this context that have none."""
     try:
         yield
     except DstError as error:
@@ -52,21 +63,21 @@ def at(place: str) -> Iterator[None]:
 
 
 class InputError(DstError):
-    """Something the user gave cannot be used: found before any training starts, exit code 2."""
+    """The user's input cannot be used; raised before training starts, exit code 2."""
 
     exit_code = 2
 
 
 class ModelError(InputError):
-    """The model could not be found, built, run or masked."""
+    """The model cannot be found, built, run or masked."""
 
 
 class DataError(InputError):
-    """The data could not be loaded or do not fit the model."""
+    """The data cannot be loaded or do not fit the model."""
 
 
 class OptionError(InputError):
-    """An option's value makes no sense."""
+    """An option is unknown or has an invalid value."""
 
 
 class FolderError(InputError):
@@ -74,7 +85,7 @@ class FolderError(InputError):
 
 
 def attempt(make: Callable[[], T], hint: str) -> T | DstError:
-    """What is made, or the error: a sweep of hours is not to be lost to a model that nobody thought of here."""
+    """Return the result, or its error: an unforeseen model must not lose a sweep of hours."""
     try:
         return make()
     except DstError as error:

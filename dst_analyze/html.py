@@ -1,4 +1,4 @@
-"""Tables that values show themselves by in a notebook: static HTML, every text escaped, no script."""
+"""HTML tables for notebooks: static, with all text escaped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PAGE = """<div style="overflow-x: auto">
 def html_table(
     lead: str, heads: Sequence[str], rows: Sequence[Sequence[object]], notes: Iterable[str] = (), *, words: int = 0
 ) -> str:
-    """A sentence, a table whose first column are names and whose last ``words`` columns are text, and notes below."""
+    """Return a sentence, a table and notes as HTML; the last ``words`` columns are aligned as text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["name"] = lambda name: elide(name, 80)
     return environment.from_string(_PAGE).render(

@@ -1,7 +1,7 @@
-"""Where this package lies on disk, for whoever tells its own code from a user's."""
+"""Folders of this package, to separate its code from a user's."""
 
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 EXAMPLES = PACKAGE / "examples"
-"""Models as a user would write them: not the package's own code in this sense."""
+"""Bundled models, which count as user code."""

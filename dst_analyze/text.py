@@ -1,4 +1,4 @@
-"""Text for people: names that come from strangers made inert, numbers made short, tables that fit."""
+"""Text for people: escaped names, short numbers, tables that fit the terminal."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escape_control(text: str) -> str:
-    """Text without anything a terminal would obey: escapes, bidirectional marks and the like are spelt out."""
+    """Return text with control characters and bidirectional marks as visible escapes."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def elide(name: str, width: int) -> str:
-    """A name on one line of at most so many cells; the middle goes, as names differ at both ends."""
+    """Return a name on one line of at most ``width`` cells, shortened in the middle."""
     name = escape_control(name).replace("\n", "\\n")
     if cell_len(name) <= width:
         return name
@@ -31,7 +31,7 @@ def elide(name: str, width: int) -> str:
 
 
 def short(number: float | None) -> str:
-    """Three digits and a unit: 1234567 as 1.23M."""
+    """Return a number with three digits and a unit: 1234567 as 1.23M."""
     if number is None or math.isnan(number):
         return "–"
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
@@ -42,27 +42,27 @@ def short(number: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one as a percentage, without the sign."""
+    """Return a share (0 to 1) as a percentage without the sign."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.1f}"
 
 
 def spreadsheet_name(name: str) -> str:
-    """A name that a spreadsheet takes for text: one that begins like a formula gets an apostrophe before it."""
+    """Return a name that a spreadsheet reads as text: formulas get an apostrophe in front."""
     return f"'{name}" if name[:1] in (*_FORMULA, "'") and name else name
 
 
 def from_spreadsheet(cell: str) -> str:
-    """The name behind such a cell; other cells are names already."""
+    """Return the name that `spreadsheet_name` escaped; other cells unchanged."""
     return cell[1:] if cell[:1] == "'" and cell[1:2] in (*_FORMULA, "'") and len(cell) > 1 else cell
 
 
 def wrapped(sentences: Iterable[str], width: int) -> list[str]:
-    """Sentences made inert and broken into lines, one below the other."""
+    """Return sentences as escaped lines, wrapped at ``width``."""
     return [fill(escape_control(one).replace("\n", " "), max(width, 40), subsequent_indent="  ") for one in sentences]
 
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Names to the left, values to the right of them; names give way where it is too wide for a terminal."""
+    """Return a text table of names and values; names are shortened if it is too wide."""
     values = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(1, len(heads))]
     room = max(NARROWEST_NAME, width - sum(values) - 2 * len(values))
     names = [elide(row[0], room) for row in rows]
@@ -78,7 +78,7 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int)
 
 
 def duration(seconds: float) -> str:
-    """A time with two digits, in the unit that fits it."""
+    """Return a time with two digits in a fitting unit."""
     if seconds < 1:
         return f"{1000 * seconds:.3g} ms"
     for unit, size in (("h", 3600), ("min", 60)):

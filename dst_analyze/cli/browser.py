@@ -1,4 +1,4 @@
-"""A page shown in the browser."""
+"""Opening pages in a browser."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import click
 
 
 def open_in_browser(page: Path) -> None:
-    """Show a page in the browser that BROWSER names, or the system's."""
+    """Open a page in the browser that the variable BROWSER names, or in the system's default."""
     if not webbrowser.open(page.resolve().as_uri()):
-        click.echo("no browser was found to open the report in", err=True)
+        click.echo(f"no browser was found: open {page} yourself", err=True)

@@ -1,4 +1,4 @@
-"""Options in a file: run.toml, in the sections of the help, each key named as its option; the command line wins."""
+"""Options files such as run.toml: sections as in the help, keys as options; the command line wins."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from dst_analyze.run.events import Emit, Event, SweepStarted
 from dst_analyze.run.paths import OPTIONS
 
 ONCE = ("config", "print-config", "dry-run", "fast-dev-run", "open", "resume", "retry-failed", "force", "debug")
-"""Switches of one call, which no file can set."""
+"""Options of the command line only, which no file can set."""
 WHERE = ("quiet", "json", "out", "jobs", "engine", "ray-address", "tensorboard")
-"""What changes no number: left out of the options that a run keeps."""
+"""Options that change no results: left out of the options that a run folder keeps."""
 
 RETIRED = {"include-unclear": "take it out: all groups go by their evidence now, unless only-clear is set"}
-"""What files of earlier versions may set, and what to do about it."""
+"""Options of earlier versions that were removed, and what to do about them."""
 
 _LARGEST = 1 << 20  # bytes
 
 
 def key_of(option: click.Parameter) -> str:
-    """An option's name in a file: as it is typed, without its dashes."""
+    """Return an option's key in a file: its longest name without the dashes."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def sections(command: click.Command) -> dict[str, list[click.Parameter]]:
-    """The options that a file may set, by section, in the order of the help."""
+    """Return the options that a file may set, by section, in the order of the help."""
     found: dict[str, list[click.Parameter]] = {}
     for option in command.params:
         if key_of(option) not in ONCE:
@@ -47,7 +47,7 @@ def sections(command: click.Command) -> dict[str, list[click.Parameter]]:
 
 
 def read_options(path: Path, command: click.Command) -> dict[str, Any]:
-    """What a file sets, by the parameters' names, as the command line would give it."""
+    """Return the settings of an options file by parameter name, as click expects defaults."""
     path = path / OPTIONS if path.is_dir() else path
     text, given = _parsed(path)
     known = sections(command)
@@ -69,7 +69,7 @@ def read_options(path: Path, command: click.Command) -> dict[str, Any]:
 def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         if path.stat().st_size > _LARGEST:
-            raise OptionError("this is no file of options: it is too large", place=str(path), hint=_HINT)
+            raise OptionError("the file is too large for an options file", place=str(path), hint=_HINT)
         text = path.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
     except OSError as error:
@@ -84,11 +84,11 @@ def _parsed(path: Path) -> tuple[str, dict[str, Any]]:
         ) from error
 
 
-_HINT = f"`{PROGRAM} MODEL --print-config > run.toml` writes such a file"
+_HINT = f"`{PROGRAM} MODEL --print-config > run.toml` writes an options file"
 
 
 def _line(text: str, section: str, key: str) -> str:
-    """Where a key stands, if it is written plainly."""
+    """Return ":LINE" of a key; "" if it is not found."""
     now = ""
     for number, line in enumerate(text.splitlines(), 1):
         if head := re.match(r"\s*\[\s*[\"']?(.+?)[\"']?\s*\]", line):
@@ -121,7 +121,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _expected(option: click.Parameter) -> tuple[Callable[[Any], bool], str]:
-    """Which values of TOML an option takes, and that in words."""
+    """Return a check for an option's TOML values, and what it accepts in words."""
     if isinstance(option, click.Option) and option.is_flag:
         return lambda value: isinstance(value, bool), "true or false"
     if option.callback in LISTS_OF_NUMBERS:
@@ -139,7 +139,7 @@ def _expected(option: click.Parameter) -> tuple[Callable[[Any], bool], str]:
 
 
 def _as_typed(option: click.Parameter, value: Any, place: str) -> Any:
-    """A value of the file as the command line would have it."""
+    """Return a value of the file as the command line would pass it."""
     fits, wanted = _expected(option)
     if not fits(value):
         raise OptionError(f"{key_of(option)} is {value!r}, not {wanted}", place=place, hint=f"write {wanted}")
@@ -150,7 +150,7 @@ def _as_typed(option: click.Parameter, value: Any, place: str) -> Any:
 
 
 def as_toml(command: click.Command, values: Mapping[str, Any], leave_out: Collection[str] = ()) -> str:
-    """The options of a call as a file that gives them again; what was left to the program is left to it."""
+    """Return the given options of a call as TOML; options left at their defaults are left out."""
     parts = []
     for title, options in sections(command).items():
         lines = [
@@ -178,7 +178,7 @@ def _toml(value: Any) -> str:
 
 
 def keeping(text: str) -> Emit:
-    """A listener that leaves the options of a run in its folder, once that is this run's."""
+    """Return a listener that writes the options into the run folder when the sweep starts."""
 
     def listen(event: Event) -> None:
         if isinstance(event, SweepStarted):

@@ -1,4 +1,4 @@
-"""How the command line is read: a model where a command's name may stand, and mistakes told as our own errors."""
+"""The command group that takes a model in place of a command, and usage errors as `OptionError`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dst_analyze.version import __version__
 PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
 RENAMED = {"fresh": "reinitialize", "threshold-unit": "threshold-scale", "operator": "backend"}
-"""Options whose old names are accepted for one release, on the command line and in files."""
+"""Old names of options, accepted for one release on the command line and in files."""
 _LIST = f"`{PROGRAM} --help` lists the commands and options"
 
 
@@ -26,7 +26,7 @@ class DefaultGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = args if ctx.resilient_parsing else list(_with_new_spellings(args))
-        if ctx.resilient_parsing and not args:  # a shell asks how this might go on
+        if ctx.resilient_parsing and not args:  # shell completion
             return super().parse_args(ctx, args)
         if not args or args[0] in self.commands:
             return super().parse_args(ctx, args or ["--help"])
@@ -40,13 +40,13 @@ class DefaultGroup(click.Group):
         formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options of the default command are the program's."""
+        """Write the default command's options as those of the program."""
         default = self.commands[DEFAULT]
         default.format_options(click.Context(default, parent=ctx), formatter)
         self.format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands, the default command's options, and files, as the model may come first."""
+        """Return completions: commands, the default command's options, models and files."""
         default = self.commands[DEFAULT]
         found = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
@@ -62,15 +62,15 @@ def _with_new_spellings(args: Iterable[str]) -> Iterator[str]:
 
 
 def new_spelling(name: str) -> str:
-    """Return an option's name (without dashes), the new one with a note on stderr if it is an old one."""
+    """Return an option's current name; prints a note on stderr if the given name is an old one."""
     new = RENAMED.get(name, name)
     if new != name:
-        click.echo(f"--{name} is now --{new}; the old name goes with the next release", err=True)
+        click.echo(f"--{name} is now --{new}; the next release removes the old name", err=True)
     return new
 
 
 def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete: str) -> list[CompletionItem]:
-    """A model is a file, or a name in a collection that only torch could list."""
+    """Return completions for MODEL: prefixes of model collections, and files."""
     collections = [
         CompletionItem(name) for name in ("example:", "torchvision:", "timm:") if name.startswith(incomplete)
     ]
@@ -78,13 +78,15 @@ def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete
 
 
 def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the versions of this package, torch and Python, and exit."""
     if value and not ctx.resilient_parsing:
-        # The package's metadata know torch's version without importing it.
+        # Read from metadata: importing torch takes seconds.
         click.echo(f"{PROGRAM} {__version__} (torch {metadata.version('torch')}, Python {platform.python_version()})")
         ctx.exit()
 
 
 def print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the bundled example models, and exit."""
     if value and not ctx.resilient_parsing:
         from dst_analyze.model.loading.bundled import all_examples
         from dst_analyze.text import short
@@ -97,12 +99,12 @@ def print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 def closest(wrong: str, known: Iterable[str]) -> str | None:
-    """The name that was probably meant."""
+    """Return the known name most similar to a wrong one; None if none is similar."""
     return next(iter(difflib.get_close_matches(wrong, list(known), n=1)), None)
 
 
 def usage_error(error: click.ClickException, args: Sequence[str], commands: Iterable[str]) -> OptionError:
-    """What click has to say, as cause, place and hint."""
+    """Return click's error as an `OptionError` with cause, place and hint."""
     place = shlex.join([PROGRAM, *args])
     if isinstance(error, click.NoSuchOption):
         meant = next(iter(error.possibilities or ()), None)

@@ -1,4 +1,4 @@
-"""What `inspect` looks at: a model without its memory where that works, so that any size fits."""
+"""Inspection of models, on the meta device if possible, so that any size fits into memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.tracing.trace import FACTS, NoGraph, TracedModel, trace_model
 
 _SMALL = 50_000_000  # parameters: 200 MB
-_PROVEN = 5_000_000  # parameters: in a second or two
+_PROVEN = 5_000_000  # parameters: the proof takes a second or two
 
 
 def inspect_model(
     spec: str, args: Mapping[str, Any], include: Sequence[str], exclude: Sequence[str]
 ) -> tuple[LoadedModel, TracedModel]:
-    """The model without its memory where that works; the real one where it does not."""
+    """Return the model and its trace, on the meta device if its code runs there."""
 
     def trace(loaded: LoadedModel) -> TracedModel:
         with at(spec):
@@ -31,17 +31,17 @@ def inspect_model(
             traced = trace(loaded)
             if traced.rung == 1 or traced.params > _SMALL:
                 return loaded, traced
-        except ModelError:  # code that asks for values gets no answer on meta
+        except ModelError:  # the code reads values, which meta tensors do not have
             pass
-        # With values, tracing may come further, as it will in a sweep.
+        # With values tracing may succeed, as it would in a sweep.
         loaded = load_model(spec, model_args=args)
     return loaded, trace(loaded)
 
 
 def masked_form(loaded: LoadedModel, traced: TracedModel, args: Mapping[str, Any]) -> str:
-    """In which form the model would be trained, as a graph or as modules, and why.
+    """Return the form in which the model would be trained, graph or modules, and why.
 
-    Small models are masked and the graph is proven here, as before a training; of large ones it says what is traced.
+    The graphs of small models are proven here as before a training; those of large models are only traced.
     """
     missing = next((graph for graph in traced.mode_graphs.values() if isinstance(graph, NoGraph)), None)
     if missing:
@@ -55,7 +55,7 @@ def masked_form(loaded: LoadedModel, traced: TracedModel, args: Mapping[str, Any
 
 
 def as_json(loaded: LoadedModel, traced: TracedModel, form: str) -> dict[str, Any]:
-    """The same for machines."""
+    """Return the inspection as a value for JSON."""
     return {
         "schema_version": 1,
         "model": loaded.name,

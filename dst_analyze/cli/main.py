@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit code out. The only place that prints; torch is imported once it is needed."""
+"""The command line's entry point; torch is imported only by commands that need it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a name the terminal cannot spell must not end a run
+            stream.reconfigure(errors="backslashreplace")  # characters the terminal cannot encode must not end a run
     try:
         return int(commands.main(args, prog_name=PROGRAM, standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
@@ -57,14 +57,15 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
 @click.option("--version", is_flag=True, callback=print_version, expose_value=False, is_eager=True)
 @click.option("--list-examples", is_flag=True, callback=print_examples, expose_value=False, is_eager=True)
 def commands() -> None:
-    """Which layers of a PyTorch model are redundant, and how sure is that?
+    """Find out which layers of a PyTorch model are redundant, and how certain that is.
 
-    MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is run.
+    MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is
+    executed.
 
     \b
-    dst-analyze mymodel.py --dry-run                  what it would train, how long, in how much memory
-    dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    the whole job: sweep, ranking, slimmer model, report
-    dst-analyze --config run.toml --open              the same from a file of options; opens the report
+    dst-analyze mymodel.py --dry-run                  show what would be trained, its time and memory
+    dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    sweep, ranking, slimmer model and report
+    dst-analyze --config run.toml --open              the same from an options file; opens the report
     dst-analyze inspect torchvision:resnet18
     dst-analyze --list-examples
     dst-analyze example:lenet-300-100

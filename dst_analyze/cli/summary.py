@@ -1,4 +1,4 @@
-"""The end of a run in the terminal: its tables, and ten lines that say what came of it and what to type next."""
+"""The end of a run in the terminal: tables, the answer in ten lines, and the next command."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from dst_analyze.text import elide, escape_control, short, wrapped
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 3  # layers in the summary
 _NAME = 40
-_STRONGER = 30  # times an alpha that pruned nothing
+_STRONGER = 30  # factor for alphas that pruned nothing
 
 
 def show_outcome(where: Console, outcome: Outcome) -> None:
-    """Show all of it, what matters most at the end, where it is seen."""
+    """Print a run's results, the most important ones last."""
     record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
     show(where, ranking.text(where.width, top=_SHOWN), "")
@@ -67,75 +67,75 @@ def summary(
     proof: Verification | None,
     page: Path,
 ) -> Iterator[tuple[str, str]]:
-    """Yield ten rows at most: what went wrong, the answer, what is redundant, how sure that is, and what next."""
-    wrong = _wrong(record)
-    if wrong is not None:
-        yield "WARNING", wrong.what
+    """Yield at most ten rows: problem, answer, redundant layers, confidence, next command."""
+    main_problem = _problem(record)
+    if main_problem is not None:
+        yield "WARNING", main_problem.what
     yield "answer", _answer(record, suggestion, proof)
     yield from _redundant(ranking)
     yield "how sure", how_sure(record, ranking)
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
         yield "slim model", suggestion.built_by
     yield "report", str(page)
-    yield "next", wrong.remedy if wrong is not None else _next(suggestion, proof, record)
+    yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record)
 
 
 @dataclass(frozen=True)
-class _Wrong:
-    """What makes the answer worth less than it seems, and the command that mends it."""
+class _Problem:
+    """What limits the answer, and the command that helps."""
 
     what: str
     remedy: str
 
 
-def _wrong(record: SweepRecord) -> _Wrong | None:
-    """Return the worst that went wrong; None if nothing did."""
+def _problem(record: SweepRecord) -> _Problem | None:
+    """Return the most important problem; None if there is none."""
     titles = {note.title for note in notes_of(record)}
     longer = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
     given = record.config.given_alphas
     if record.folder.name.endswith(SUFFIX):
-        return _Wrong(
-            "a few steps, to see that everything works: nothing here is a result",
+        return _Problem(
+            "a few steps only, to test that everything works: nothing here is a result",
             f"{PROGRAM} {record.config.model}, the real run",
         )
     if not record.complete:
         lost = [trial for trial in record.trials if trial.status != "done"]
-        return _Wrong(
+        return _Problem(
             f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
             command_again(record, "--retry-failed"),
         )
     if Title.NOTHING_PRUNED in titles:
         stronger = tuple(rounded(_STRONGER * alpha) for alpha in given) or "auto"
-        return _Wrong(
-            "nothing was pruned: the alphas are too weak for this model, so no layer can be told from another",
+        return _Problem(
+            "nothing was pruned: the alphas are too weak for this model, so layers do not differ",
             command_again(record, alphas=stronger),
         )
     if Title.BROKEN in titles:
         weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
-        return _Wrong(
-            "no masked trial does the task any more: the alphas are too strong for this model",
+        return _Problem(
+            "every masked trial scores far below the dense model: the alphas are too strong for this model",
             command_again(record, **weaker),
         )
     if Title.HARDLY_LEARNED in titles:
-        return _Wrong(
-            "the dense model has hardly learned anything, so the masks say little", command_again(record, **longer)
+        return _Problem(
+            "the dense model has hardly learned, so its masks are no evidence", command_again(record, **longer)
         )
     if record.manifest.data.stand_in:
-        return _Wrong(
-            "trained on stand-in data (handwritten digits): the answer is about these, not about yours",
+        return _Problem(
+            "trained on stand-in data (handwritten digits): the answer does not hold for your data",
             f"{command_again(record)} --data NAME, or define train_data() in the model file",
         )
     return None
 
 
 def _answer(record: SweepRecord, suggestion: Suggestion | DstError, proof: Verification | None) -> str:
-    """Return what can go, in one sentence."""
+    """Return how much of the model can go, in one sentence."""
     model = f"{elide(record.manifest.model.name, _NAME)}, {short(record.manifest.model.params)} parameters"
     if isinstance(suggestion, DstError):
         return f"{model}: no slimmer architecture, {suggestion.cause}"
     plan = suggestion.plan
     if not plan.is_advice:
-        return f"{model}: none, this was a rehearsal; a slim model can be built and written"
+        return f"{model}: none, this was a test run; a slim model can be built and written"
     macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
     size = f"{1 - plan.new_params / plan.params:.0%} can go: {short(plan.params)} -> {short(plan.new_params)}{macs}"
     return f"{model}; {size}; {_proven(proof)}"
@@ -146,7 +146,7 @@ def _proven(proof: Verification | None) -> str:
         return "not proven yet"
     lead = proof.lead(DENSE)[0]
     if math.isnan(lead):
-        return "the proof did not end well"
+        return "the proof did not finish"
     better = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "better"]
     worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
     if worse:
@@ -158,7 +158,7 @@ def _proven(proof: Verification | None) -> str:
 
 
 def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
-    """Yield the most redundant layers and what goes of each; the needed ones by name."""
+    """Yield the most redundant layers with what can go of each, and the names of needed ones."""
     table = ranking.ordered()
     found = table[table["label"] == REDUNDANT]
     for number, row in enumerate(found.head(_NAMED).itertuples()):
@@ -166,31 +166,31 @@ def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
         said = row.spare_words or row.reason
         yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
-        yield "redundant", f"no layer much more than the others; most spare: {_most_spare(ranking)}"
+        yield "redundant", f"no layer clearly more than the others; the most redundant: {_most_redundant(ranking)}"
     needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
     if needed:
         more = f" and {len(needed) - _NAMED} more" if len(needed) > _NAMED else ""
         yield "needed", ", ".join(needed[:_NAMED]) + more
 
 
-def _most_spare(ranking: Ranking) -> str:
+def _most_redundant(ranking: Ranking) -> str:
     first = ranking.ordered().iloc[0]
     return f"{_named(str(first['layer']))}, {first['spare_words'] or first['reason']}"
 
 
 def _named(layer: str) -> str:
-    """Return a layer's name as a reader can tell it from a number."""
+    """Return a layer's name; "layer 3" if it is only a number."""
     return f"layer {layer}" if layer.isdigit() else elide(layer, _NAME)
 
 
 def how_sure(record: SweepRecord, ranking: Ranking) -> str:
-    """Return how far the ranking can be trusted, in one sentence."""
+    """Return how certain the ranking is, in one sentence."""
     a = ranking.statistics
     if ranking.verdict is Verdict.NONE:
         return f"{ranking.verdict.capitalize()}: {ranking.why}"
     seeds = f"{a.seeds} seed{'' if a.seeds == 1 else 's'}"
     if ranking.verdict is Verdict.UNCONFIRMED:
-        return "unconfirmed: one trial shows this order, and no second one has repeated it"
+        return "unconfirmed: one trial shows this order, and there is no second trial"
     alphas = f"{a.alphas} alphas" if a.alphas > 1 else "one alpha"
     trials = f"{ranking.verdict}: {alphas} and {seeds} give this order (Kendall's W {a.w:.2f})"
     how = record.manifest
@@ -201,9 +201,9 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
 
 
 def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord) -> str:
-    """Return the command that would add most to what is known."""
+    """Return the command that adds most to the evidence."""
     if isinstance(suggestion, DstError):
-        return f"{PROGRAM} inspect {record.config.model}, which says what the tracer could not follow"
+        return f"{PROGRAM} inspect {record.config.model}, which shows what could not be traced"
     if proof is None:
         return f"{PROGRAM} verify {record.folder}"
     if suggestion.source is None:

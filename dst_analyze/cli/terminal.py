@@ -1,4 +1,4 @@
-"""What the command line shows, as rich renderables. Names and messages come from strangers: they are made inert."""
+"""The command line's output as rich renderables, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 
 _NARROWEST_WHY = 28  # cells of the text beside a row
-_GAP = 3  # what rich puts between two columns of this box
+_GAP = 3  # cells between two columns of this box
 _RUNGS = {
     1: "torch.fx traced the whole model",
-    2: "torch.fx traced around the parts that refuse it",
+    2: "torch.fx traced around the parts that it cannot trace",
     3: "outside the graph: masked in place, no width can be suggested",
 }
 
@@ -39,7 +39,7 @@ _RUNGS = {
 
 
 def error_text(error: DstError) -> Text:
-    """Cause, place, the user's own frames, hint."""
+    """Return an error as text: cause, place, frames of the user's code, hint."""
     text = Text.assemble(("error: ", "bold red"), escape_control(error.cause))
     if error.place:
         text.append(f"\n  at {escape_control(error.place)}")
@@ -51,6 +51,7 @@ def error_text(error: DstError) -> Text:
 
 
 def note_text(note: Note) -> Text:
+    """Return a note with its title in front."""
     return Text.assemble((f"! {escape_control(note.title)}: ", "bold yellow"), escape_control(note.text))
 
 
@@ -58,14 +59,14 @@ def note_text(note: Note) -> Text:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that takes every text literally; into a file or a pipe it breaks no lines."""
+    """Return a console without markup, which breaks no lines when it writes to a file or pipe."""
     made = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
     made.soft_wrap = not made.is_terminal
     return made
 
 
 def show(where: Console, *parts: RenderableType) -> None:
-    """Print; a table wider than the terminal is printed whole rather than losing digits."""
+    """Print parts; a table wider than the terminal is printed in full rather than cut."""
     for part in parts:
         if isinstance(part, Table):
             where.width = max(where.width, where.measure(part, options=where.options.update(width=10_000)).maximum)
@@ -76,7 +77,7 @@ def show(where: Console, *parts: RenderableType) -> None:
 
 
 def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
-    """Layers x alphas in percent, the model and its score below."""
+    """Return a table of layers x alphas in percent, with the whole model and its score below."""
     from dst_analyze.ranking.table import remaining_table
     from dst_analyze.run.record import alpha_label
 
@@ -100,7 +101,7 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
 
 
 def layer_table(traced: TracedModel, width: int) -> Table:
-    """Each layer's facts, as tracing found them."""
+    """Return a table of each layer's facts."""
     rows = [
         [
             elide(layer.kind, 20),
@@ -127,7 +128,7 @@ def show_plan(where: Console, plan: SlimPlan) -> None:
 
 
 def plan_table(plan: SlimPlan, width: int) -> Table:
-    """Each group's width before and after, how dense the sweep left it, and what the ranking says of its layers."""
+    """Return a table of each group's width before and after, its density, rank and label."""
     rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
     heads = ["width", "becomes", "density %", plan.rank_head, "label"]
     names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
@@ -135,7 +136,7 @@ def plan_table(plan: SlimPlan, width: int) -> Table:
 
 
 def ladder_table(plan: SlimPlan, width: int) -> Table:
-    """Parameters, MACs and widths at each size of the ladder."""
+    """Return a table of parameters, MACs and widths at each size of the ladder."""
     named = plan.ladder_rows
     table = _table("", plan.ladder_heads, [name for name, _ in named], [cells for _, cells in named], width)
     table.title = f"widths at other sizes, as shares of the {'MACs' if plan.ladder[0].axis == 'macs' else 'parameters'}"
@@ -143,7 +144,7 @@ def ladder_table(plan: SlimPlan, width: int) -> Table:
 
 
 def plan_words(plan: SlimPlan) -> Iterator[str]:
-    """What a plan saves, and what stands in its way."""
+    """Yield what a plan saves, its notes, and what is frozen."""
     yield ""
     yield f"parameters {short(plan.params)} -> {short(plan.new_params)} ({plan.new_params / plan.params:.1%})"
     if plan.macs and plan.new_macs is not None:
@@ -158,13 +159,13 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
             f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
         )
     for reason, groups in plan.frozen_by_reason.items():
-        first = sorted(groups, key=lambda frozen: not frozen.why)  # what ranks as redundant is looked for
+        first = sorted(groups, key=lambda frozen: not frozen.why)  # groups that rank as redundant come first
         more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
         yield f"frozen: {', '.join(frozen.why or elide(frozen.group, 40) for frozen in first[:3])}{more}: {reason}"
 
 
 def verification_table(found: Verification, width: int) -> Table:
-    """The contenders side by side."""
+    """Return a table of the verified models."""
     rows = []
     for row in found.table.itertuples():
         half = (row.high - row.low) / 2
@@ -181,7 +182,7 @@ def verification_table(found: Verification, width: int) -> Table:
 
 
 def ways_table(found: MethodComparison, width: int) -> Table:
-    """Ways to rank, and how far they agree."""
+    """Return a table of ranking methods and their agreement."""
     from dst_analyze.ranking.serialize import agreement
 
     rows = [
@@ -197,7 +198,7 @@ def ways_table(found: MethodComparison, width: int) -> Table:
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:
-    """What the table of layers does not say: coverage, rungs, what was left out and what could not be counted."""
+    """Yield notes on coverage, rungs, skipped weights and uncounted operations."""
     from dst_analyze.ranking.table import by_reason
 
     yield traced.coverage.describe()
@@ -224,9 +225,9 @@ def _table(
     below: int = 0,
     why: Sequence[str] = (),
 ) -> Table:
-    """Names of ``what``, then values; names give way if it is too wide. Rows ``below`` stand last.
+    """Return a table whose names are shortened if it is too wide; the last ``below`` rows are set apart.
 
-    ``why`` is a text beside each row, broken into lines where it has to be.
+    ``why`` is a text for each row, wrapped if necessary.
     """
     values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
     room = max(NARROWEST_NAME, width - values - (_NARROWEST_WHY + _GAP if why else 0))

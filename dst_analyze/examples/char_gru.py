@@ -1,6 +1,6 @@
-"""A character GRU: guesses each next character of a text, which the file makes up itself.
+"""A character GRU: predicts the next character of a generated text.
 
-Not in the paper; trained with Adam. It shows a model file with everything: its data, its loss, its optimizer.
+Not in the paper; trained with Adam. It shows a model file with its own data, loss and optimizer.
 
     dst-analyze example:char-gru --steps 600 --batch-size 32
 """
@@ -19,7 +19,7 @@ _ENDS = ("at night", "by the river", "in the garden", "once more", "without a wo
 
 
 def _text(sentences: int = 1200) -> str:
-    """Sentences of a small grammar: enough structure to learn, and nothing to download."""
+    """Return sentences of a small grammar, so that nothing has to be downloaded."""
     draw = random.Random(0)
     parts = (
         (draw.choice(_NOUNS), draw.choice(_VERBS), draw.choice(_NOUNS), draw.choice(_ENDS)) for _ in range(sentences)
@@ -32,7 +32,7 @@ LETTERS = sorted(set(TEXT))
 
 
 class CharGru(nn.Module):
-    """Letters become vectors, two GRU layers read them, a linear layer scores every letter as the next one."""
+    """An embedding, two GRU layers, and a linear layer that scores every letter as the next one."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -46,11 +46,12 @@ class CharGru(nn.Module):
 
 
 def build_model(hidden: int = 128) -> nn.Module:
+    """Return the GRU with this many hidden units per layer."""
     return CharGru(hidden)
 
 
 def _pieces() -> torch.Tensor:
-    """The text as pieces of 33 letters: 32 to read, and for each of them the one that follows."""
+    """Return the text in pieces of 33 letters: 32 inputs, each with the next letter as its target."""
     numbers = torch.tensor([LETTERS.index(letter) for letter in TEXT])
     return numbers[: len(numbers) // (_STEPS + 1) * (_STEPS + 1)].view(-1, _STEPS + 1)
 
@@ -61,7 +62,7 @@ def train_data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """The end of the text, never trained on."""
+    """Return the end of the text, which is not trained on."""
     pieces = _pieces()[-200:]
     return pieces[:, :-1], pieces[:, 1:]
 
@@ -71,7 +72,7 @@ def example_inputs() -> torch.Tensor:
 
 
 def loss(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Cross entropy over every letter of every piece."""
+    """Return the cross entropy over all letters of all pieces."""
     return F.cross_entropy(outputs.flatten(0, 1), batch[1].flatten())
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Net(nn.Module):
-    """Three convolutions and two linear layers, wider than digits need: which of them gives its weights up?"""
+    """Three convolutions and two linear layers, wider than digits need."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 
 def build_model(width: int = 16) -> nn.Module:
-    """The model; ``--model-arg width=8`` on the command line arrives here."""
+    """Return the model; ``--model-arg width=8`` on the command line sets ``width``."""
     return Net(width)
 
 
@@ -43,17 +43,17 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Data to train on: a DataLoader, a Dataset or, as here, tensors."""
+    """Return the training data: a DataLoader, a Dataset or, as here, tensors."""
     images, labels = _digits()
     return images[:1437], labels[:1437]
 
 
 def test_data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Data to score on, never trained on."""
+    """Return the data that scores are measured on."""
     images, labels = _digits()
     return images[1437:], labels[1437:]
 
 
 def example_inputs() -> torch.Tensor:
-    """One batch of what the model takes; guessed from the data where it is missing."""
+    """Return a batch of inputs; without this function it is inferred from the data."""
     return torch.zeros(2, 1, 8, 8)

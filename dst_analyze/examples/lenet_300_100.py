@@ -12,7 +12,7 @@ from torch import nn
 
 
 def build_model() -> nn.Module:
-    """784 pixels, 300 and 100 hidden units, ten classes."""
+    """Return the net: 784 pixels, 300 and 100 hidden units, ten classes."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
     )

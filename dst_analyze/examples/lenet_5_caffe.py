@@ -12,7 +12,7 @@ from torch import nn
 
 
 def build_model() -> nn.Module:
-    """20 and 50 filters of 5x5, 500 hidden units, ten classes."""
+    """Return the net: 20 and 50 filters of 5x5, 500 hidden units, ten classes."""
     features = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*features, nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10))
 

@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Lstm(nn.Module):
-    """Each row of 28 pixels is one step; the last step's hidden units are classified."""
+    """A classifier of the last hidden state; each row of 28 pixels is a step."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ def _mlp(size: int, hidden: int) -> nn.Module:
 
 
 class Mixing(nn.Module):
-    """One block: the same layers for every channel, then the same layers for every patch."""
+    """A block: layers across patches, shared by channels, then across channels, shared by patches."""
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Mixing(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Patches of 4x4, ``depth`` blocks, the mean over patches."""
+    """A mixer on patches of 4x4 with ``depth`` blocks, classified by the mean over patches."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

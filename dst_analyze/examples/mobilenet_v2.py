@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-# Of each stage: how much wider inside, channels, blocks, stride of the first. MobileNetV2's with fewer strides.
+# Per stage: expansion, channels, blocks, stride of the first block. As in MobileNetV2, with fewer strides.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
@@ -21,7 +21,7 @@ def _convolution(before: int, channels: int, kernel: int = 1, stride: int = 1, g
 
 
 class InvertedResidual(nn.Module):
-    """Widen, convolve each channel by itself, narrow; a shortcut where the shape stays."""
+    """Expansion, depthwise convolution, projection; a shortcut if the shape stays the same."""
 
     def __init__(self, before: int, channels: int, stride: int, wider: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class InvertedResidual(nn.Module):
 
 
 def build_model(width: float = 1.0) -> nn.Module:
-    """``width`` multiplies all channels."""
+    """Return the net; ``width`` multiplies all channels."""
     before = int(32 * width)
     layers: list[nn.Module] = [*_convolution(3, before, 3), nn.ReLU6()]
     for wider, channels, blocks, stride in _STAGES:

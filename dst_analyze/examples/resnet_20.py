@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut, which has a convolution of its own where the shape changes."""
+    """Two convolutions and a shortcut, which has a convolution if the shape changes."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 def build_model(width: int = 16, blocks: int = 3, stride: int = 1) -> nn.Module:
-    """Three stages of ``blocks`` blocks: 6 x blocks + 2 layers. A first ``stride`` of 2 quarters the MACs."""
+    """Return three stages of ``blocks`` blocks, 6 x blocks + 2 layers; ``stride`` 2 quarters the MACs."""
     stem = [nn.Conv2d(3, width, 3, stride, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     body: list[nn.Module] = []
     before = width

@@ -1,7 +1,8 @@
 """ResNet-50 for 224x224 images: 16 residual blocks of three convolutions, named as in torchvision.
 
 The paper's training on ImageNet: SGD with momentum, learning rate 0.1 times 0.1 at epochs 30, 60 and 80 of 90, batches
-of 1024. `--schedule step` falls at half and at three quarters instead. ImageNet is a folder of folders:
+of 1024. `--schedule step` lowers it at half and at three quarters instead. ImageNet is read from a folder with one
+subfolder per class:
 
     dst-analyze example:resnet-50 --data imagefolder:imagenet --epochs 90 --batch-size 1024 --recipe paper
 """
@@ -13,7 +14,7 @@ from torch import nn
 
 
 class Bottleneck(nn.Module):
-    """Narrow, convolve, widen by four; the shortcut has a convolution where the shape changes."""
+    """1x1, 3x3 and 1x1 convolution with a shortcut, which has a convolution if the shape changes."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ def _stage(before: int, channels: int, depth: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """A stem, four stages of bottlenecks, a classifier."""
+    """A ResNet of a stem, four stages of bottlenecks and a classifier."""
 
     def __init__(self, depths: tuple[int, int, int, int], width: int, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A small vision transformer: patches as tokens (4x4 of 32x32 images), four blocks, the mean over tokens.
+"""A small vision transformer: 4x4 patches of 32x32 images, four blocks, the mean over tokens.
 
 Not in the paper; trained with AdamW, as transformers are.
 
@@ -12,7 +12,7 @@ from torch import nn
 
 
 class Vit(nn.Module):
-    """Norms come before attention and before the two linear layers of each block."""
+    """A vision transformer with norms before attention and before the linear layers of each block."""
 
     def __init__(self, width: int, depth: int, heads: int, channels: int, size: int, patch: int) -> None:
         super().__init__()

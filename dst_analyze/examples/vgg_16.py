@@ -1,4 +1,4 @@
-"""VGG-16 for 32x32 images: 13 convolutions and two linear layers, where the paper saw its consistent pattern.
+"""VGG-16 for 32x32 images: 13 convolutions and two linear layers, as in the paper.
 
 The paper's training on CIFAR-10: SGD with momentum, learning rate 0.1 times 0.1 at epochs 80 and 120 of 160, batches of
 64, alpha 5e-6.
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def build_model(width: float = 1.0) -> nn.Module:
-    """``width`` multiplies all channels: ``--model-arg width=0.25`` trains in a sixteenth of the time."""
+    """Return the net; ``width`` multiplies all channels, and 0.25 trains in a sixteenth of the time."""
     layers: list[nn.Module] = []
     before = 3
     for block, (channels, depth) in enumerate(zip((64, 128, 256, 512, 512), (2, 2, 3, 3, 3), strict=True)):

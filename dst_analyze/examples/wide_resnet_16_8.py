@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Norm and activation come before each convolution; a shortcut that changes the width starts after the first."""
+    """Two convolutions, each after norm and activation; a widening shortcut starts after the first norm."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """Three stages of (depth - 4) / 6 blocks, 16, 32 and 64 channels times ``width``."""
+    """Three stages of (depth - 4) / 6 blocks with 16, 32 and 64 channels times ``width``."""
 
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""A run folder or `SweepRecord` becomes a `Ranking`. Pure functions on pandas frames: nothing here imports torch."""
+"""Rankings of layers, computed from a run folder or a `SweepRecord` without importing torch."""

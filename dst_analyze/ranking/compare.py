@@ -1,4 +1,4 @@
-"""How far several rankings agree: of other data, another budget, another version of the architecture."""
+"""Agreement of several rankings: of other data, another budget or another version of a model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ AGREE, IN_PART, DISAGREE, UNKNOWN = "the runs agree", "the runs agree in part", 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """``table`` has a row per layer found in every run: its name there, rank (among these layers) and label in each.
+    """The layers that several runs share, with their rank and label in each run.
 
+    ``table`` has a row per layer found in every run: its name, rank (among these layers) and label in each.
     ``agreement`` is Kendall's W over the runs, ``correlation`` Spearman's between any two, ``unmatched`` the layers of
     each run that have no counterpart, ``opposed`` those that one run calls redundant and another needed.
     """
@@ -37,6 +38,7 @@ class Comparison:
     opposed: list[str]
 
     def text(self, width: int) -> str:
+        """Return a table for a terminal, with the verdict and the notes below it."""
         runs = list(self.unmatched)
         heads = ["layer", *(str(n) for n in range(1, len(runs) + 1)), "apart", "labels"]
         rows = [
@@ -54,7 +56,7 @@ class Comparison:
 
 
 def compare_rankings(rankings: Mapping[str, Ranking]) -> Comparison:
-    """Compare layer by layer: by name, and where names differ by position in the graph, between layers of one name."""
+    """Compare rankings layer by layer, matched by name, else by position between layers of equal names."""
     if len(rankings) < 2:
         raise OptionError("a comparison takes at least two runs", hint="dst-analyze compare RUN RUN ...")
     runs = list(rankings)
@@ -68,7 +70,7 @@ def compare_rankings(rankings: Mapping[str, Ranking]) -> Comparison:
     ]
     values = np.array([[tables[run].at[partner[run][layer], "redundancy"] for layer in common] for run in runs])
     order = ranks(values) if common else values
-    table = pd.DataFrame({"layer": common, "matched": [_how(layer, partner) for layer in common]}, dtype=object)
+    table = pd.DataFrame({"layer": common, "matched": [_matched_by(layer, partner) for layer in common]}, dtype=object)
     for run, row in zip(runs, order, strict=True):
         table[f"name {run}"] = [partner[run][layer] for layer in common]
         table[f"rank {run}"] = row
@@ -85,17 +87,18 @@ def compare_rankings(rankings: Mapping[str, Ranking]) -> Comparison:
     ]
     found = {run: {partner[run][layer] for layer in common} for run in runs}
     unmatched = {run: [name for name in names[run] if name not in found[run]] for run in runs}
-    verdict, why = _judged(between, w, p, len(common))
-    notes = [why, *_said(rankings, table, unmatched, opposed)]
+    verdict, why = _verdict(between, w, p, len(common))
+    notes = [why, *_notes(rankings, table, unmatched, opposed)]
     return Comparison(
         verdict, tuple(notes), w, p, pd.DataFrame(between, index=runs, columns=runs), table, unmatched, opposed
     )
 
 
 def counterparts(one: Sequence[str], other: Sequence[str]) -> dict[str, str]:
-    """Which layer of another network is the same as each of this one; both in graph order.
+    """Return the counterpart in the other network of each layer in this one; both in graph order.
 
-    Layers of one name are. Between them, as many unknown names on one side as on the other are paired in their order.
+    Layers of equal names match. Between two of these, unmatched layers are paired in order if both sides have the same
+    number of them.
     """
     pairs = {name: name for name in one if name in set(other)}
     free = [[name for name in names if name not in pairs] for names in (one, other)]
@@ -110,25 +113,25 @@ def _ranked(table: pd.DataFrame, layer: str) -> bool:
     return not np.isnan(table.at[layer, "redundancy"])
 
 
-def _how(layer: str, partner: Mapping[str, Mapping[str, str]]) -> str:
+def _matched_by(layer: str, partner: Mapping[str, Mapping[str, str]]) -> str:
     return "name" if all(found[layer] == layer for found in partner.values()) else "position"
 
 
-def _judged(between: np.ndarray, w: float, p: float, layers: int) -> tuple[str, str]:
+def _verdict(between: np.ndarray, w: float, p: float, layers: int) -> tuple[str, str]:
     if layers < 2:
-        return UNKNOWN, f"{layers} layers stand in every run's ranking: there is nothing to compare."
+        return UNKNOWN, f"{layers} layers are ranked in every run: at least two are needed to compare."
     lowest = np.nanmin(between) if not np.isnan(between).all() else float("nan")
     if np.isnan(w) or np.isnan(lowest):
         return UNKNOWN, "All layers are tied: there is no order to compare."
     said = f"Kendall's W {w:.2f}, p {p:.2g}, {layers} layers; the two runs furthest apart correlate {lowest:+.2f}"
     if p > CHANCE:
-        return DISAGREE, f"Runs that rank at random might agree as well ({said})."
+        return DISAGREE, f"Runs that rank at random may agree as well ({said})."
     if lowest < SAME_ORDER:
-        return IN_PART, f"They agree better than chance, but not every two of them closely ({said})."
-    return AGREE, f"Any two of them give much the same order ({said})."
+        return IN_PART, f"The runs agree better than chance, but not every pair of them agrees closely ({said})."
+    return AGREE, f"Any two runs give much the same order ({said})."
 
 
-def _said(
+def _notes(
     rankings: Mapping[str, Ranking], table: pd.DataFrame, unmatched: Mapping[str, list[str]], opposed: Sequence[str]
 ) -> list[str]:
     notes = []

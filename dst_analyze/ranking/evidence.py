@@ -1,4 +1,4 @@
-"""What the trials say together: each layer's redundancy and rank, and how far the trials agree about the order."""
+"""Each layer's redundancy and rank over all trials, and how far the trials agree about the order."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from dst_analyze.ranking.statistics.measures import (
 from dst_analyze.ranking.statistics.pairs import CLEAR, CONTRADICTED, Guesses, contradicted, guesses
 from dst_analyze.run.record import UNPRUNED
 
-_SIDE = 1e-9  # closer to the typical layer than this, a layer is on neither side of it
+_SIDE = 1e-9  # a layer closer than this to the typical layer is on neither side of it
 
 UNIFORM = 1 - UNPRUNED
-"""Layers that keep within this of one another do not differ enough to be worth ranking."""
+"""Layers whose kept shares are within this of each other are not worth ranking."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the trials that are used agree about the order of the layers that were measured in all of them."""
+    """Agreement of the used trials about the order of the layers that were measured in all of them."""
 
     layers: int
     alphas: int
@@ -47,19 +47,19 @@ class Agreement:
     interval: Interval = UNKNOWN
     p_value: float = nan
     correlation: float = nan
-    """Spearman's, mean over any two trials; ``between_alphas`` of two with the same seed, ``between_seeds`` of two with
-    different ones."""
+    """Mean of Spearman's correlation over all pairs of trials; ``between_alphas`` over pairs with the same seed,
+    ``between_seeds`` over pairs with different seeds."""
     correlation_low: float = nan
     between_alphas: float = nan
     between_seeds: float = nan
     contradicted: float = nan
-    """Of the pairs of layers that two trials both tell apart clearly, the share that they order differently; NaN where
-    no two trials tell the same pair apart, and where the trials agree better than chance."""
+    """Of the pairs of layers that two trials both separate clearly, the share that they order differently; NaN if no
+    two trials separate the same pair, or if the trials agree better than chance."""
     spread: float = 0.0
-    """Redundancy of the most redundant layer less that of the least."""
+    """Difference between the highest and the lowest redundancy."""
     scale: float = 1.0
-    """How deeply the trials pruned on average, over how deeply at the strongest alpha (by mean log ratio): differences
-    between layers grow with it, so their mean over alphas is as much smaller than at the strongest."""
+    """Mean depth of pruning (mean log ratio) over all trials, relative to the strongest alpha: differences between
+    layers grow with depth, so borders for a mean over alphas are scaled by it."""
     null: Explained | None = None
     control: Explained | None = None
     guesses: Guesses | None = None
@@ -72,23 +72,23 @@ class Agreement:
 
     @property
     def disagree(self) -> bool:
-        """True if trials that tell the same layers apart clearly order many of them differently."""
+        """True if trials that separate the same layers clearly order many of them differently."""
         return self.contradicted >= CONTRADICTED
 
     @property
     def similar(self) -> bool:
-        """True if no layer stands out: all keep about the same, or differ less than clearly and trials do not clash."""
+        """True if no layer stands out, and the trials do not disagree clearly."""
         return self.uniform or (self.layers > 1 and self.spread < CLEAR * self.scale and not self.disagree)
 
     @property
     def distinct_draws(self) -> int:
-        """How many different draws of alphas and seeds there are: intervals cannot be finer."""
+        """Number of different bootstrap draws of alphas and seeds: intervals cannot be finer."""
         return comb(2 * self.alphas - 1, self.alphas) * comb(2 * self.seeds - 1, self.seeds) if self.trials else 0
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Per layer, over the trials that are used; NaN for layers that were not measured in all of them."""
+    """Figures per layer over the used trials; NaN for layers that were not measured in all of them."""
 
     measured: np.ndarray  # bool
     redundancy: np.ndarray
@@ -98,10 +98,10 @@ class Evidence:
     sparser: np.ndarray
     """Share of trials in which the layer is sparser than the typical layer."""
     consistency: np.ndarray
-    """Share of alphas and of seeds, each taken over the other, at which it is on the side it is on altogether."""
+    """Share of alphas (means over seeds) and seeds (means over alphas) at which a layer is on its overall side."""
     lowest: np.ndarray
     highest: np.ndarray
-    """Redundancy at the alpha or seed, each taken over the other, where it is lowest and highest."""
+    """Lowest and highest redundancy over alphas (means over seeds) and seeds (means over alphas)."""
     kept: np.ndarray
     null: np.ndarray
     control: np.ndarray
@@ -110,7 +110,7 @@ class Evidence:
 
 
 def compute_evidence(made: Measured, draws: int, rng: np.random.Generator) -> Evidence:
-    """All of it from what was measured. Layers that a used trial says nothing about are not ranked."""
+    """Compute redundancy, ranks and agreement; layers without a ratio in some used trial are not ranked."""
     used = made.rows()
     seen = ~np.isnan(made.ratios)
     main = ~made.trials["control"].to_numpy(bool)
@@ -139,9 +139,9 @@ def compute_evidence(made: Measured, draws: int, rng: np.random.Generator) -> Ev
 
 
 def margins(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """Return redundancy at each alpha (mean over seeds) and at each seed (mean over alphas), a row for each.
+    """Return a row for each alpha (mean over seeds) and each seed (mean over alphas).
 
-    Of a single alpha, or a single seed, nothing is asked; of a single trial the one row is that trial.
+    A single alpha or a single seed adds no row; a single trial gives one row.
     """
     rows = [
         values[labels == label].mean(axis=0)
@@ -153,7 +153,7 @@ def margins(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.nda
 
 
 def consistency(values: np.ndarray, alphas: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """Return at which share of the alphas and seeds a layer is on its overall side; one on neither side is on none."""
+    """Return the share of alphas and seeds at which a layer is on its overall side; 0 if it has no side."""
     overall = values.mean(axis=0)
     side = np.sign(overall) * (np.abs(overall) > _SIDE)
     same: np.ndarray = (margins(values, alphas, seeds) * side > _SIDE**2).mean(axis=0)
@@ -217,18 +217,18 @@ def _scale(part: Measured, used: np.ndarray, alphas: np.ndarray) -> float:
 
 
 def _guesses(part: Measured, overall: np.ndarray, null: np.ndarray | None) -> Guesses | None:
-    """Return what orders that need no training say; layers stand in network order."""
+    """Return how far orders that need no training agree; layers are in network order."""
     return guesses(overall, null, part.params) if len(overall) > 1 else None
 
 
 def _null(part: Measured, used: np.ndarray) -> np.ndarray | None:
-    """The redundancy that each trial's null shows."""
+    """Return the redundancy of each trial's null; None if a trial has none."""
     null = part.null[used]
     return None if np.isnan(null).any() else redundancy(null, part.params, floor=FLOOR)
 
 
 def _control(part: Measured, alphas: np.ndarray) -> np.ndarray | None:
-    """The redundancy at each trial's alpha in the control trials; of all of them where there are none at that alpha."""
+    """Return the control trials' redundancy at each trial's alpha, or over all alphas if there is none."""
     rows = part.rows(control=True)
     if not rows.any() or np.isnan(part.ratios[rows]).any():
         return None

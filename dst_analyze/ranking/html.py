@@ -1,4 +1,4 @@
-"""A ranking in a notebook."""
+"""HTML of a ranking for notebooks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def as_html(ranking: Ranking) -> str:
+    """Return the ranking as an HTML table, with the verdict above and the notes below."""
     remaining = ranking.remaining()
     heads = ["layer", "label", "rank", "95 % interval", "redundancy", "beyond null"]
     heads += [f"keeps % at {alpha_label(float(alpha))}" for alpha in remaining.columns]

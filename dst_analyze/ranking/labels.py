@@ -1,4 +1,4 @@
-"""A label for each layer: redundant, average, needed or unclear, and the reason in words."""
+"""Labels of layers: redundant, average, needed or unclear, each with a reason in words."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT
 from dst_analyze.run.record import alpha_label
 
 BORDER = 0.225
-"""Redundancy at the strongest alpha from which on a layer is redundant, or needed below its negative: it keeps four
-fifths of what the typical layer keeps, or five quarters of it. Chosen by measurement: docs/ranking.md."""
+"""A layer is redundant above this redundancy at the strongest alpha, and needed below its negative: it keeps less than
+four fifths, or more than five quarters, of what the typical layer keeps. docs/ranking.md has the measurements."""
 GUARD = 0.125
-"""How near the border another seed may change the side; with n seeds it is this over the square root of n."""
+"""Distance from the border within which another seed may change the label; divided by sqrt(seeds)."""
 SLACK = 0.1
-"""How far a layer may be on the other side of the typical layer, at one alpha or seed, and still have one place."""
+"""How far a layer may be on the other side of the typical layer at one alpha or seed without being unclear."""
 
 _FRACTIONS = {
     0.9: "nine tenths", 0.8: "four fifths", 3 / 4: "three quarters", 2 / 3: "two thirds", 1 / 2: "half",
     1 / 3: "a third", 1 / 4: "a quarter", 1 / 5: "a fifth", 1 / 10: "a tenth",
 }  # fmt: skip
-_NEAR = 0.04  # relative: nearer than this, a ratio is told as a fraction
+_NEAR = 0.04  # relative distance within which a ratio is written as a fraction
 
 
 def labels(made: Measured, evidence: Evidence, verdict: Verdict, why: str) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def _reset(times: int) -> str:
 
 
 def kept_words(redundancy: float) -> str:
-    """Return how much of its weights a layer keeps beside the typical layer: "a quarter of what the typical layer"."""
+    """Return how much a layer keeps relative to the typical layer, in words."""
     ratio = math.exp(-redundancy)
     if ratio > 1:
         times = "twice" if abs(ratio / 2 - 1) < _NEAR else f"{ratio:.{1 if ratio < 9.95 else 0}f} times"
@@ -88,14 +88,14 @@ def kept_words(redundancy: float) -> str:
 
 
 def _span(low: float, high: float) -> str:
-    """Return the least and the most that a layer keeps beside the typical layer."""
+    """Return the least and the most that a layer keeps relative to the typical layer."""
     least, most = (100 * math.exp(-value) for value in (high, low))
     span = f"{least:.0f} to {most:.0f}" if round(least) != round(most) else f"{most:.0f}"
     return f"{span} % of what the typical layer keeps"
 
 
 def _gap(made: Measured, at: int) -> str:
-    """Return why a layer has no place."""
+    """Return why a layer is not ranked."""
     used = made.rows()
     missing = np.flatnonzero(used & np.isnan(made.ratios[:, at]))
     if not len(missing):

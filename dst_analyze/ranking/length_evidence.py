@@ -1,7 +1,7 @@
-"""How much of a long run's order shorter sweeps have, as measured on the reference nets.
+"""How well short sweeps agree with long ones, measured on the reference nets.
 
 Measured with experiments/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets
-are few: another one may differ.
+are few: another net may differ.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-_AS_LONG = 0.8  # of a length that was measured: near enough to go by it
+_AS_LONG = 0.8  # a run of at least this share of a measured length counts as that length
 
 
 @dataclass(frozen=True)
 class LengthMeasurement:
-    """A sweep with the default recipe: Kendall's tau of its order to that of a long run.
+    """Kendall's tau between a short sweep's order and a long run's, with the default recipe.
 
-    Beside it that of the initial weights' order, and of the long run's with another seed, where there is one; whether
-    its weights were trained before they were masked, and what its thresholds were counted in.
+    ``null`` is the tau of the initial weights' order, ``ceiling`` that of the long run with another seed, if there is
+    one. ``warm_up`` says whether weights were trained before masking, ``unit`` what thresholds were counted in.
     """
 
     net: str
@@ -32,6 +32,7 @@ class LengthMeasurement:
 
     @property
     def words(self) -> str:
+        """The measurement as part of a sentence."""
         again = "" if self.ceiling is None else f", another long run {self.ceiling:.2f}"
         return f"{self.tau:.2f} on {self.net} (initial weights {self.null:.2f}{again})"
 
@@ -89,9 +90,9 @@ SEEN = (
 
 @dataclass(frozen=True)
 class PairMeasurement:
-    """A sweep with the default recipe: the share of its clearly different pairs that long runs order the same way.
+    """The share of a short sweep's clearly different pairs that a long run orders the same way.
 
-    ``alike`` is of all such pairs, ``inner`` of those without the output layer.
+    ``alike`` counts all such pairs, ``inner`` those without the output layer.
     """
 
     net: str
@@ -126,7 +127,7 @@ PAIRS = (
 
 
 def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
-    """Return in a sentence which share of a run's clearly different pairs a long run would order alike."""
+    """Return a sentence: which share of a run's clear pairs a long run would order alike."""
     if not pairs:
         return "No two layers differ clearly in this run."
     this = (
@@ -147,19 +148,19 @@ def pairs_at(pairs: int, steps: int, *, warm_up: bool, unit: str) -> str:
 
 
 def long_run_share(steps: int, *, warm_up: bool, unit: str) -> float | None:
-    """Return the share of clearly different pairs that a long run orders alike, mean over nets; None if not known."""
+    """Return the share of clear pairs that a long run orders alike, mean over nets; None if unknown."""
     shares = [seen.alike for seen in _measured_pairs(steps, warm_up=warm_up, unit=unit)]
     return sum(shares) / len(shares) if shares else None
 
 
 def _measured_pairs(steps: int, *, warm_up: bool, unit: str) -> list[PairMeasurement]:
-    """Return what was measured on each net by the longest sweep of this kind that is no longer than this run."""
+    """Return for each net the longest measured sweep of this kind that is no longer than this run."""
     kind = [seen for seen in PAIRS if (seen.warm_up, seen.unit) == (warm_up, unit)]
     return list(_longest(steps, kind).values())
 
 
 def length_caveat(steps: int, *, warm_up: bool, unit: str) -> str:
-    """Return in a sentence how close sweeps of this length came to long runs, by Kendall's tau."""
+    """Return a sentence: how close sweeps of this length came to long runs, by Kendall's tau."""
     if steps >= max(seen.long for seen in SEEN):
         return f"With {steps:,} steps this run is as long as the runs that short sweeps were measured by."
     alike = [seen for seen in SEEN if (seen.warm_up, seen.unit) == (warm_up, unit)]
@@ -192,7 +193,7 @@ S = TypeVar("S", bound=_Sweep)
 
 
 def _longest(steps: int, kind: Sequence[S]) -> dict[str, S]:
-    """Return the longest sweep of each net that was about as long as this run, or shorter."""
+    """Return the longest sweep of each net that was at most about as long as this run."""
     near = sorted((seen for seen in kind if _AS_LONG * seen.steps <= steps), key=lambda seen: seen.steps)
     return {seen.net: seen for seen in near}
 

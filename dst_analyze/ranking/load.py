@@ -1,4 +1,4 @@
-"""What a user points at, ranked: a run folder or a CSV file of ratios."""
+"""Rankings of run folders and of CSV files of ratios."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dst_analyze.run.record import SweepRecord
 
 
 def rank_run(record: SweepRecord) -> Ranking:
-    """The ranking of a run, of layers that must shrink together too if the run folder knows them."""
+    """Return the ranking of a run, with groups of layers if the run folder has them."""
     path = record.folder / GROUPS
     groups = None
     if path.exists():
@@ -25,7 +25,7 @@ def rank_run(record: SweepRecord) -> Ranking:
 
 
 def ranking_of(path: Path) -> Ranking:
-    """The ranking of a run folder or of a CSV file with the columns layer, alpha, remaining, ..."""
+    """Return the ranking of a run folder, or of a CSV file with the columns layer, alpha, remaining, ..."""
     if path.is_dir():
         return rank_run(read_run(path))
     if not path.exists():

@@ -1,4 +1,4 @@
-"""From what was measured to the ranking."""
+"""Rank layers by redundancy from measured ratios."""
 
 from __future__ import annotations
 
@@ -28,11 +28,35 @@ def rank_layers(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Ranking:
-    """Rank layers by redundancy, with how sure that is.
+    """Rank layers by redundancy, with bootstrap intervals.
 
-    ``source`` is a sweep's record, or a frame with the columns layer, alpha, remaining, and optionally seed, params,
-    macs, group, null, control, resets (and step, of which the last quarter counts). ``groups`` maps layers to what must
-    shrink together. ``draws`` and ``seed`` are the bootstrap's: the same ones give the same numbers.
+    Args:
+        source: A sweep's record, or a frame with the columns layer, alpha and remaining (a share from 0 to 1), and
+            optionally seed, params, macs, group, null, control and resets. With a column step, the median over the last
+            quarter of each trial is ranked.
+        groups: Maps layers to the name of the group that they shrink with.
+        draws: Bootstrap draws for the intervals.
+        seed: Seed of the bootstrap; the same seed gives the same numbers.
+
+    Returns:
+        The ranking: a verdict, a table with a row per layer, and notes on what can be concluded.
+
+    Raises:
+        DataError: The frame lacks a column or holds an invalid value, or a group names an unknown layer.
+
+    Example:
+        >>> import pandas as pd
+        >>> from dst_analyze import rank_layers
+        >>> frame = pd.DataFrame(
+        ...     {
+        ...         "layer": ["conv1", "conv2", "fc"] * 3,
+        ...         "alpha": [1e-6] * 3 + [1e-5] * 3 + [1e-4] * 3,
+        ...         "remaining": [0.9, 0.8, 0.3, 0.7, 0.6, 0.1, 0.5, 0.4, 0.05],
+        ...     }
+        ... )
+        >>> ranking = rank_layers(frame)
+        >>> ranking.table["layer"].tolist()
+        ['fc', 'conv2', 'conv1']
     """
     made = measured(source, groups)
     record = source if isinstance(source, SweepRecord) else None
@@ -103,7 +127,7 @@ def _table(made: Measured, e: Evidence, verdict: Verdict, why: str, costs: Costs
 
 
 def _by_alpha(made: Measured, evidence: Evidence, costs: Costs | None) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return each layer at each alpha, over the seeds of the trials that ended, and how far the alphas agree."""
+    """Return a table of each layer at each alpha, over seeds, and the correlations between alphas."""
     names, whole = made.layers["layer"].to_numpy(object), evidence.measured
     main = ~made.trials["control"].to_numpy(bool)
     alphas = np.unique(made.trials["alpha"].to_numpy(float)[main])
@@ -139,7 +163,7 @@ def _by_alpha(made: Measured, evidence: Evidence, costs: Costs | None) -> tuple[
 
 
 def _over_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The median, smallest and largest of each column, gaps left out; NaN for a column of gaps."""
+    """Return the median, smallest and largest of each column without its gaps; NaN for a column of gaps."""
     ordered = np.vstack([np.sort(values, axis=0), np.full(values.shape[1], np.nan)])  # gaps are sorted to the end
     count, columns = (~np.isnan(values)).sum(axis=0), np.arange(values.shape[1])
     last = np.maximum(count - 1, 0)

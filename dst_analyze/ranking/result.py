@@ -1,4 +1,4 @@
-"""`Ranking`: the answer as a value, which shows, prints, writes and reads itself."""
+"""The result of `rank_layers`, with its text, Markdown, CSV, JSON and HTML forms."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ORDERS: dict[str, Key] = {
     "macs": lambda t: _weighted(t, "macs_given_up"),
     "beyond-null": lambda t: t.sort_values(["beyond_null", "rank"], ascending=[False, True], na_position="last"),
 }
-"""The orders of the table: by redundancy, by the weights or MACs the finding touches, by redundancy beyond the null."""
+"""Orders of the table: by redundancy, by weights or MACs given up, by redundancy beyond the null."""
 
 
 def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """What is surely redundant first, what is surely needed last, and within each the largest gain first."""
+    """Return the table by label, redundant layers first; within a label the largest gain first."""
     place = table["label"].map(LABELS.index)
     keys = table.assign(_place=place, _gain=-table[by]).sort_values(["_place", "_gain", "rank", "position"])
     return keys.drop(columns=["_place", "_gain"])
@@ -35,14 +35,32 @@ def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Layers by redundancy, with how sure that is; docs/ranking.md says what each number means.
+    """Layers by redundancy, with intervals and a verdict; made by `rank_layers`.
 
-    ``why`` is the reason for the verdict, a clause; ``caveats`` stand beside it and change no label. ``notes`` say what
-    can and cannot be concluded, the verdict first. ``table`` has a row per layer, the most redundant first;
-    ``by_alpha`` each layer's ratio, its spread over seeds, its rank, the share that was gone and the loss of score at
-    each alpha; ``trials`` what became of each trial; ``groups`` the same as ``table`` for layers that must shrink
-    together; ``alpha_correlation`` Spearman's correlation between the orders at any two alphas. ``record`` is the sweep
-    that was ranked; None for a ranking of ratios from elsewhere, or one that was read from CSV or JSON.
+    docs/ranking.md says what each number means. Rankings are equal if their JSON is.
+
+    Attributes:
+        verdict: How far the trials confirm one order of the layers.
+        why: The reason for the verdict, a clause.
+        caveats: What limits the verdict; a caveat changes no label.
+        notes: What can and cannot be concluded, in sentences, the verdict first.
+        statistics: Agreement between the trials.
+        table: A row per layer, the most redundant first.
+        by_alpha: Each layer at each alpha: ratio, spread over seeds, rank, share pruned, loss of score.
+        alpha_correlation: Spearman's correlation between the orders at any two alphas.
+        trials: Each trial's status, and why it was left out.
+        groups: The same as ``table`` for layers that must shrink together; None if no groups are known.
+        record: The sweep that was ranked; None for a frame, or for a ranking read from CSV or JSON.
+
+    Example:
+        >>> import pandas as pd
+        >>> from dst_analyze import Ranking, rank_layers
+        >>> ratios = {"layer": ["a", "b"] * 2, "alpha": [1e-5] * 2 + [1e-4] * 2, "remaining": [0.9, 0.3, 0.5, 0.1]}
+        >>> ranking = rank_layers(pd.DataFrame(ratios))
+        >>> ranking.ordered(top=1)["layer"].tolist()
+        ['b']
+        >>> Ranking.from_json(ranking.to_json()) == ranking
+        True
     """
 
     verdict: Verdict
@@ -59,7 +77,7 @@ class Ranking:
 
     @property
     def agreement(self) -> float:
-        """Kendall's W over the trials' rankings, corrected for ties; NaN where there is none."""
+        """Kendall's W over the trials' rankings, corrected for ties; NaN if there is none."""
         return self.statistics.w
 
     @property
@@ -69,32 +87,40 @@ class Ranking:
 
     @property
     def p_value(self) -> float:
-        """How likely so much agreement would be if all layers were alike."""
+        """Probability of at least this agreement if all layers were alike."""
         return self.statistics.p_value
 
     def ordered(self, by: str = "redundancy", top: int | None = None) -> pd.DataFrame:
-        """The table in one of `ORDERS`, its first rows only if asked."""
+        """Return the table in another order.
+
+        Args:
+            by: "redundancy", "params", "macs" or "beyond-null".
+            top: Number of rows to return; all by default.
+
+        Raises:
+            OptionError: The order is unknown, or ``top`` is below 1.
+        """
         if by not in ORDERS:
             raise OptionError(f"there is no order {by!r}", hint=f"orders: {', '.join(ORDERS)}")
         if top is not None and top < 1:
-            raise OptionError(f"the first {top} layers are none", place="--top", hint="give a number from 1")
+            raise OptionError(f"there are no first {top} layers", place="--top", hint="give a number from 1")
         return ORDERS[by](self.table).head(top).reset_index(drop=True)
 
     def spare_words(self, layer: str) -> str:
-        """Return what goes of a layer at which loss, "77 % of its weights go at no loss"; "" where it is not known."""
+        """Return how much of a layer can go at which loss of score, in words; "" if it is not known."""
         found = self.table.loc[self.table["layer"] == layer, "spare_words"]
         return str(found.iloc[0]) if len(found) else ""
 
     def remaining(self) -> pd.DataFrame:
-        """Layers in network order x alphas: the median of the remaining ratio over seeds."""
+        """Return remaining ratios, median over seeds: a row per layer in network order, a column per alpha."""
         order = self.table.sort_values("position")["layer"]
         wide = self.by_alpha.pivot(index="layer", columns="alpha", values="remaining")
         return wide.reindex(index=list(order)).astype(float)
 
-    # --- ways out and back in ---
+    # --- text and files ---
 
     def text(self, width: int | None = None, *, by: str = "redundancy", top: int | None = None) -> str:
-        """A table for a terminal, with the verdict and the notes below it."""
+        """Return a table for a terminal, with the verdict and the notes below it."""
         return serialize.text(self, self.ordered(by, top), width or shutil.get_terminal_size().columns, by)
 
     def __str__(self) -> str:
@@ -105,11 +131,11 @@ class Ranking:
         return serialize.markdown(self, self.ordered(by, top), by)
 
     def to_csv(self, *, by: str = "redundancy", top: int | None = None) -> str:
-        """A row per layer for a spreadsheet; `from_csv` gives the whole ranking back if no row was left off."""
+        """Return CSV with a row per layer; `from_csv` restores the ranking if no row was left off."""
         return serialize.to_csv(self, self.ordered(by, top))
 
     def to_json(self, *, by: str = "redundancy", top: int | None = None) -> str:
-        """Return the ranking as JSON; `from_json` gives it back if no row was left off."""
+        """Return the ranking as JSON; `from_json` restores it if no row was left off."""
         return serialize.to_json(self, self.ordered(by, top))
 
     @classmethod

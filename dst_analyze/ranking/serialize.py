@@ -1,4 +1,4 @@
-"""A ranking as text for terminals, Markdown, CSV and JSON; CSV and JSON read back to the same ranking."""
+"""Rankings as text for terminals, Markdown, CSV and JSON; CSV and JSON can be read back."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ _SWEEP = "sweep"
 
 
 def text(ranking: Ranking, table: pd.DataFrame, width: int, by: str) -> str:
+    """Return a table for a terminal, with the verdict and the notes below it."""
     heads, rows = _shown(table, by)
     below = [f"{len(ranking.table) - len(table)} more layers"] if len(table) < len(ranking.table) else []
     said = [f"Verdict: {ranking.verdict}.", *ranking.notes]
-    return "\n".join([plain_table(heads, rows, width), *below, *_together(ranking, width), "", *wrapped(said, width)])
+    return "\n".join([plain_table(heads, rows, width), *below, *_joint_rows(ranking, width), "", *wrapped(said, width)])
 
 
-def _together(ranking: Ranking, width: int) -> list[str]:
-    """Layers that must shrink together, as one."""
+def _joint_rows(ranking: Ranking, width: int) -> list[str]:
+    """Return lines of a table with a row for each group of layers that must shrink together."""
     joint = ranking.groups[ranking.groups["layers"] > 1] if ranking.groups is not None else pd.DataFrame()
     if joint.empty:
         return []
@@ -66,6 +67,7 @@ def _together(ranking: Ranking, width: int) -> list[str]:
 
 
 def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
+    """Return the table, the verdict and the notes as Markdown."""
     heads, rows = _shown(table, by)
     names = [escaped(elide(row[0], 200)) for row in rows]
     lines = [
@@ -78,7 +80,7 @@ def markdown(ranking: Ranking, table: pd.DataFrame, by: str) -> str:
 
 
 def escaped(words: str) -> str:
-    """Words that Markdown leaves as they are."""
+    """Return text with everything escaped that Markdown would interpret."""
     return "".join(_MARKS.get(c, c) for c in words)
 
 
@@ -87,7 +89,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
-    """The columns a person needs, as text: with MACs where they decide the order; null, control and spare if known."""
+    """Return heads and rows of the columns that people read; null, control and spare only if known."""
     gain = "macs_given_up" if by == "macs" else "params_given_up"
     columns = {
         "label": table["label"],
@@ -109,24 +111,27 @@ def _shown(table: pd.DataFrame, by: str) -> tuple[list[str], list[list[str]]]:
 
 
 def rank_text(rank: float) -> str:
+    """Return a rank, with one decimal if it is shared; a dash if there is none."""
     return "–" if math.isnan(rank) else f"{rank:.0f}" if rank == round(rank) else f"{rank:.1f}"
 
 
 def places(low: float, high: float) -> str:
+    """Return a range of ranks; a dash if there is none."""
     return "–" if math.isnan(low) else rank_text(low) if low == high else f"{rank_text(low)}–{rank_text(high)}"
 
 
 def agreement(value: float) -> str:
-    """A tau or a W; a dash where there is none."""
+    """Return a tau or a W with two decimals; a dash if there is none."""
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
 def whole_percent(share: float) -> str:
-    """A share of one as a percentage without decimals; a dash where it is not known."""
+    """Return a share (0 to 1) as a percentage without decimals; a dash if it is not known."""
     return "–" if math.isnan(share) else f"{100 * share:.0f}"
 
 
 def signed(value: float) -> str:
+    """Return a number with its sign and two decimals; a dash if it is not known."""
     return "–" if math.isnan(value) else f"{value + 0.0:+.2f}"
 
 
@@ -134,20 +139,21 @@ def signed(value: float) -> str:
 
 
 def to_json(ranking: Ranking, table: pd.DataFrame) -> str:
+    """Return the ranking as JSON, with these rows of its table."""
     return json.dumps({**_sweep(ranking), "table": _frame(table)}, indent=1, allow_nan=False)
 
 
 def from_json(words: str) -> dict[str, Any]:
-    """The fields of the ranking that such a text holds."""
+    """Return the fields of the ranking that `to_json` wrote."""
     try:
         held = json.loads(words)
         return _fields(held, _to_frame(held["table"]))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise _foreign("JSON", error) from error
+        raise _not_a_ranking("JSON", error) from error
 
 
 def to_csv(ranking: Ranking, table: pd.DataFrame) -> str:
-    """A row per layer; what is not about one layer stands as JSON in the last column of the first row."""
+    """Return a row per layer; all else is JSON in the last column of the first row."""
     ratios = ranking.remaining()
     wide = {f"remaining at {alpha_label(float(a))}": list(ratios[a].reindex(table["layer"])) for a in ratios.columns}
     sweep = [json.dumps(_sweep(ranking), allow_nan=False), *[""] * (len(table) - 1)]
@@ -161,7 +167,7 @@ def to_csv(ranking: Ranking, table: pd.DataFrame) -> str:
 
 
 def from_csv(words: str) -> dict[str, Any]:
-    """The fields of the ranking that such a text holds."""
+    """Return the fields of the ranking that `to_csv` wrote."""
     try:
         head, *rows = csv.reader(io.StringIO(words, newline=""))
         sweep = json.loads(rows[0][head.index(_SWEEP)])
@@ -170,11 +176,11 @@ def from_csv(words: str) -> dict[str, Any]:
         cells = [[_value(name, row[at]) for name, at in zip(columns, where, strict=True)] for row in rows]
         return _fields(sweep, _to_frame({"columns": columns, "rows": cells}))
     except (ValueError, KeyError, TypeError, IndexError, csv.Error) as error:
-        raise _foreign("CSV", error) from error
+        raise _not_a_ranking("CSV", error) from error
 
 
 def _sweep(ranking: Ranking) -> dict[str, Any]:
-    """All of a ranking but its table."""
+    """Return all of a ranking except its table."""
     between = ranking.alpha_correlation
     return {
         "schema_version": SCHEMA,
@@ -235,7 +241,7 @@ def _to_frame(held: dict[str, Any]) -> pd.DataFrame:
 
 
 def typed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each column of the one kind it has wherever it comes from."""
+    """Return the frame with each column in its fixed type: text, int, bool or float."""
     return frame.astype({name: _kind(name) for name in frame.columns})
 
 
@@ -244,7 +250,7 @@ def _kind(name: str) -> type:
 
 
 def _plain(value: Any) -> Any:
-    """NaN as null: JSON has no word for it."""
+    """Return the value with NaN as None: JSON has no NaN."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -265,5 +271,5 @@ def _value(name: str, cell: str) -> Any:
     return math.nan if cell == "" else kind(cell)
 
 
-def _foreign(kind: str, error: Exception) -> DataError:
+def _not_a_ranking(kind: str, error: Exception) -> DataError:
     return DataError(f"this {kind} is not a ranking of dst-analyze: {error}", hint="`dst-analyze rank` writes one")

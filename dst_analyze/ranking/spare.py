@@ -1,4 +1,4 @@
-"""Spare weights: the share of each layer that goes at no measurable loss of score, and what more costs."""
+"""Spare weights: the share of each layer that can go at no measurable loss of score."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from dst_analyze.ranking.input.trial_matrix import Measured
 from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
 
 POINTS = 0.005
-"""Noise of an accuracy whose standard error is not known: half a point."""
+"""Noise of an accuracy whose standard error is not known."""
 SHARE = 0.01
-"""Noise of a loss whose standard error is not known: this share of it."""
+"""Noise of a loss whose standard error is not known, as a share of the loss."""
 FAILED = 2.0
-"""How many times the noise an alpha may lose before stronger ones no longer count, however well they score."""
+"""An alpha that loses more than this multiple of the noise ends the search for free alphas."""
 _MOST = 2  # stronger alphas that a sentence mentions
-_MORE = 0.01  # share of a layer that is worth mentioning
+_MORE = 0.01  # smallest further share of a layer that is mentioned
 
 Score = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one alpha costs: how much worse the score is than the reference, and how much of that may be noise.
+    """The loss of score at one alpha against the reference, and how much of that may be noise.
 
-    ``loss`` and ``noise`` are NaN for an alpha none of whose trials ended well. ``free`` is true if this alpha is
-    within noise of the reference and no weaker one failed.
+    ``loss`` and ``noise`` are NaN if no trial of the alpha ended well. ``free`` is true if the loss is within the noise
+    and no weaker alpha lost clearly more.
     """
 
     alpha: float
@@ -41,19 +41,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What each alpha costs, weakest first; ``score`` is what the loss is a loss of."""
+    """The cost of each alpha, weakest first; ``score`` is the kind of score."""
 
     score: Score
     alphas: tuple[Cost, ...]
 
     @property
     def strongest_free(self) -> float:
-        """The strongest alpha at no measurable loss; NaN if there is none."""
+        """The strongest alpha without measurable loss; NaN if there is none."""
         return max((cost.alpha for cost in self.alphas if cost.free), default=math.nan)
 
 
 def costs_of(record: SweepRecord) -> Costs | None:
-    """Return what each alpha of a sweep costs; None where no score was measured that it could be compared with."""
+    """Return the cost of each alpha of a sweep; None if there is no score to compare with."""
     kind = record.manifest.data.score
     sign = -1.0 if kind == "accuracy" else 1.0
     trials = {alpha: _scored(record.at(alpha)) for alpha in sorted(record.alphas)}
@@ -71,7 +71,7 @@ def costs_of(record: SweepRecord) -> Costs | None:
 
 
 def _reference(record: SweepRecord, trials: dict[float, list[TrialResult]], sign: float) -> list[TrialResult]:
-    """Return the dense trials; where they trained for the warm-up only, the weakest alpha's if these did better."""
+    """Return the dense trials, or the weakest alpha's if the dense ones trained less and score lower."""
     dense = _scored([t for t in record.trials if t.alpha is None and t.status == "done" and not t.control])
     manifest = record.manifest
     if manifest.reference == "trained alike" or not manifest.warm_up:
@@ -94,7 +94,7 @@ def _mean_score(trials: Sequence[TrialResult]) -> float:
 
 
 def _error(trials: Sequence[TrialResult]) -> float | None:
-    """Return the standard error of a score: trials of one alpha share their test data, so it does not shrink."""
+    """Return the standard error of a score; not smaller for more trials, as they share test data."""
     errors = [trial.error for trial in trials if trial.error is not None]
     return float(np.mean(errors)) if len(errors) == len(trials) else None
 
@@ -113,10 +113,10 @@ def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[
 
 
 def gone_at(made: Measured, alphas: Sequence[float]) -> np.ndarray:
-    """Return the share of each layer that was gone at each alpha, mean over seeds.
+    """Return the share of each layer that was pruned at each alpha, mean over seeds.
 
-    Rows are alphas, columns layers; NaN where no trial of an alpha ended well. As it was read at the end, when the
-    score was taken: a layer that had collapsed and was reset has its weights back then, and they are not spare.
+    Rows are alphas, columns layers; NaN if no trial of an alpha ended well. Ratios are those at the end, when the score
+    was taken: a layer that was reset has its weights back then, so they are not spare.
     """
     main = ~made.trials["control"].to_numpy(bool)
     at = made.trials["alpha"].to_numpy(float)
@@ -130,7 +130,7 @@ def gone_at(made: Measured, alphas: Sequence[float]) -> np.ndarray:
 
 
 def spare_of(made: Measured, costs: Costs | None) -> pd.DataFrame:
-    """Return for each layer its spare share (0 to 1, NaN if unknown), the alpha it went at, and both in words."""
+    """Return each layer's spare share (0 to 1, NaN if unknown), its alpha, and both in words."""
     count = len(made.layers)
     unknown = pd.DataFrame({"spare": math.nan, "spare_alpha": math.nan, "spare_words": [""] * count})
     if costs is None:
@@ -143,14 +143,14 @@ def spare_of(made: Measured, costs: Costs | None) -> pd.DataFrame:
 
 
 def spare_note(costs: Costs | None) -> Iterator[str]:
-    """Yield a sentence that says which alpha "spare" goes by; nothing where no score is known."""
+    """Yield a sentence that names the alpha of "spare"; nothing if no score is known."""
     if costs is None:
         return
     if math.isnan(costs.strongest_free):
-        yield f"Spare: no alpha kept the {costs.score} of the dense model; a weaker one may."
+        yield f"Spare: no alpha kept the {costs.score} of the dense model; a weaker alpha may."
     else:
         at = alpha_label(costs.strongest_free)
-        yield f"Spare: what was gone at alpha {at}, the strongest at no measurable loss of {costs.score}."
+        yield f"Spare: the weights pruned at alpha {at}, the strongest alpha at no measurable loss of {costs.score}."
 
 
 def _words(costs: Costs, gone: np.ndarray, spare: float) -> str:
@@ -165,7 +165,7 @@ def _words(costs: Costs, gone: np.ndarray, spare: float) -> str:
 
 
 def _more(costs: Costs, gone: np.ndarray, spare: float) -> Iterator[str]:
-    """Yield what more goes at stronger alphas; a loss that a weaker alpha had is not less at a stronger one."""
+    """Yield what else goes at stronger alphas; the loss never falls from one alpha to the next."""
     most, worst = spare, 0.0
     for cost, share in zip(costs.alphas, gone, strict=True):
         if cost.alpha <= costs.strongest_free or math.isnan(cost.loss) or math.isnan(share):
@@ -177,7 +177,7 @@ def _more(costs: Costs, gone: np.ndarray, spare: float) -> Iterator[str]:
 
 
 def loss_words(loss: float, kind: str) -> str:
-    """Return how much worse a score is, for a sentence: "half a point", "a loss higher by 0.02"."""
+    """Return a loss of score in words: "half a point", "a loss higher by 0.02"."""
     if kind == "loss":
         return f"a loss higher by {loss:.2g}"
     points = 100 * loss

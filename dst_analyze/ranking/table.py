@@ -1,4 +1,4 @@
-"""The sweep as one table: layers in network order, alphas side by side."""
+"""A sweep as one table: a row per layer, a column per alpha."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _RANKED = (
 
 
 def remaining_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:
-    """Each layer's remaining ratio per alpha: median over the last quarter of training, then over seeds.
+    """Return each layer's remaining ratio per alpha: median over the last quarter, then over seeds.
 
-    Rows are layer names in network order, columns the alphas; NaN where no trial of an alpha ended well.
+    Rows are layer names in network order, columns the alphas; NaN if no trial of an alpha ended well.
     """
     return ranking.remaining().reindex(index=list(record.layers["layer"]), columns=list(record.alphas))
 
 
 def export_table(record: SweepRecord, ranking: Ranking) -> pd.DataFrame:
-    """The same beside each layer's facts and its place in the ranking, for a spreadsheet."""
+    """Return the remaining ratios with each layer's facts and ranking, for a spreadsheet."""
     facts = record.layers[["layer", "kind", "params", "macs"]].reset_index(drop=True)
     ratios = remaining_table(record, ranking).reset_index(drop=True)
     ratios.columns = [f"remaining at {alpha_label(alpha)}" for alpha in ratios.columns]
@@ -57,7 +57,7 @@ L = TypeVar("L", bound=LeftOut)
 
 
 def by_reason(skipped: Iterable[L]) -> list[tuple[str, list[L]]]:
-    """What was left out, gathered by the reason for it, the largest share of parameters first."""
+    """Return skipped weights grouped by reason, the reason with most parameters first."""
     ordered = sorted(skipped, key=attrgetter("reason"))
     groups = [(reason, list(group)) for reason, group in groupby(ordered, key=attrgetter("reason"))]
     return sorted(groups, key=lambda group: -sum(one.params for one in group[1]))

@@ -1,4 +1,4 @@
-"""What the trials say together, as values: one verdict, and the caveats that stand beside it."""
+"""The verdict on a ranking, and the caveats that limit it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ LABELS = (REDUNDANT, UNCLEAR, AVERAGE, NEEDED, NOT_MEASURED)
 
 CHANCE = 1 - LEVEL
 SAME_ORDER = 0.5
-"""Spearman's correlation from which on two trials are said to agree: two pairs of layers in three come in the same
-order (Kendall's tau is about a third there)."""
-_COARSE = 100  # different draws, below which an interval of 95 % cannot be told to a percent
+"""Spearman's correlation from which on two trials agree: about two pairs of layers in three have the same order
+(Kendall's tau is about a third)."""
+_COARSE = 100  # different draws, below which a 95 % interval is not precise to a percent
 
 
 class Verdict(StrEnum):
-    """How far the trials of a sweep confirm one order of the layers."""
+    """How far a sweep's trials confirm one order of the layers."""
 
     CONSISTENT = "consistent"
     WEAK = "weakly consistent"
-    UNCONFIRMED = "unconfirmed"  # an order that one trial shows, and no other confirms
+    UNCONFIRMED = "unconfirmed"  # one trial shows an order, and no other confirms it
     NONE = "no ranking"
 
 
 class Caveat(StrEnum):
-    """What a reader should know beside the verdict. A caveat changes no label and no verdict."""
+    """A limit of the verdict. A caveat changes no label and no verdict."""
 
     NULL = "no more than the initial weights"
     CONTROL = "no more than shuffled labels"
@@ -48,9 +48,9 @@ def judge(agreement: Agreement) -> tuple[Verdict, str]:
     if not a.trials:
         return Verdict.NONE, "there is no trial to rank by"
     if a.layers < 2:
-        return Verdict.NONE, "with fewer than two layers there is nothing to compare"
+        return Verdict.NONE, "there are fewer than two layers to compare"
     if a.uniform:
-        return Verdict.NONE, f"no layer keeps over {UNIFORM:.0%} less than another, on average: the pattern is uniform"
+        return Verdict.NONE, f"on average no layer keeps over {UNIFORM:.0%} less than another: the pattern is uniform"
     if a.trials < 2:
         return Verdict.UNCONFIRMED, "one trial shows an order; a second one, at another alpha, would confirm it"
     said = f"Kendall's W {a.w:.2f}{_interval(a)}, p {a.p_value:.2g}, {a.layers} layers in {a.trials} trials"
@@ -66,9 +66,9 @@ def judge(agreement: Agreement) -> tuple[Verdict, str]:
     if few_layers(a):
         return Verdict.WEAK, f"the trials agree, but so few would agree by chance in {a.p_value:.0%} of cases ({said})"
     if isnan(a.correlation_low):
-        return Verdict.WEAK, f"two trials agree, which no third confirms ({said})"
+        return Verdict.WEAK, f"two trials agree, and there is no third to confirm it ({said})"
     if a.correlation_low < SAME_ORDER:
-        return Verdict.WEAK, f"the trials agree better than chance, but not about each place ({said})"
+        return Verdict.WEAK, f"the trials agree better than chance, but not about every layer's place ({said})"
     return Verdict.CONSISTENT, f"the trials agree about the order of the layers ({said})"
 
 
@@ -78,12 +78,12 @@ def verdict_note(verdict: Verdict, why: str) -> str:
 
 
 def why_of_note(verdict: Verdict, note: str) -> str:
-    """Return the reason in such a note, which is all that a ranking's JSON and CSV keep of it."""
+    """Return the reason in the first note, the only place where JSON and CSV keep it."""
     return note.removeprefix(f"{verdict.capitalize()}: ").removesuffix(".")
 
 
 def caveats_of(agreement: Agreement, verdict: Verdict) -> Iterator[Caveat]:
-    """Yield what to know beside a verdict, most important first; nothing where there is no ranking."""
+    """Yield the caveats of a verdict, most important first; none if there is no ranking."""
     a = agreement
     if verdict is Verdict.NONE:
         return
@@ -108,7 +108,7 @@ def caveats_of(agreement: Agreement, verdict: Verdict) -> Iterator[Caveat]:
 
 
 def few_layers(a: Agreement) -> bool:
-    """True if the trials agree, and so few layers and trials would agree as well by chance in over 5 % of cases."""
+    """Return True if the trials agree, but chance explains this in over 5 % of cases."""
     return a.trials > 1 and a.p_value > CHANCE and _agree(a)
 
 

@@ -1,1 +1,1 @@
-"""A run folder becomes a page. Nothing here imports torch or runs user code."""
+"""The report of a run folder, made without torch and without user code."""

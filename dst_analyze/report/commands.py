@@ -1,4 +1,4 @@
-"""The commands that would make a run again, written from its configuration."""
+"""The commands that reproduce a run, derived from its configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 def commands(
     record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, methods: MethodComparison | None = None
 ) -> list[str]:
-    """What to type; nothing for a run of an object in memory, which only its own program can make again."""
+    """Return the commands that reproduce a run; none if its model was an object in memory."""
     config, run = record.config, Path(record.folder).name
     if not config.can_be_made_again:
         return []
@@ -34,7 +34,7 @@ def commands(
 
 
 def command_again(record: SweepRecord, *beside: str, **changes: Any) -> str:
-    """Return the command that makes a run again, with some of its configuration changed."""
+    """Return the command that repeats a run, with some options changed."""
     changed = replace(record, config=record.config.model_copy(update=changes))
     return shlex.join(["dst-analyze", changed.config.model, *_options(changed), *beside])
 
@@ -59,7 +59,7 @@ def _options(record: SweepRecord) -> Iterator[str]:
             yield from (option, ",".join(map(alpha_label if name == "alphas" else str, value)))
         else:
             yield from (option, f"{value:.12g}" if isinstance(value, float) else str(value))
-    # A run of another day may have been made by other defaults.
+    # The run may be of a version with other defaults.
     made = record.manifest
     has_length = config.steps or config.epochs or config.max_epochs or config.recipe == "paper"
     if not has_length and made.steps != DEFAULT_STEPS:

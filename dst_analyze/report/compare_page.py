@@ -1,4 +1,4 @@
-"""Several runs side by side on one page: two data sets, or a model before and after slimming."""
+"""The page that shows several runs side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_DOTS = 60  # layers in the figure; the table has all of them
 
 @dataclass(frozen=True)
 class Side:
-    """One run as a column of the page; of a CSV file only its ranking is known."""
+    """One run as a column of the page; a CSV file has a ranking only."""
 
     number: int
     name: str
@@ -42,7 +42,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Line:
-    """One layer, with its place and label in each run."""
+    """One layer, with its rank and label in each run."""
 
     layer: str
     elsewhere: str
@@ -51,7 +51,7 @@ class Line:
 
 
 def write_comparison(page: Path, runs: Sequence[Path]) -> Comparison:
-    """Compare runs, or CSV files of ratios, and write them side by side."""
+    """Compare run folders or CSV files of ratios, and write the page."""
     records = {str(run): read_run(run) if run.is_dir() else None for run in runs}
     rankings = {
         name: ranking_of(Path(name)) if record is None else rank_run(record) for name, record in records.items()
@@ -64,7 +64,7 @@ def write_comparison(page: Path, runs: Sequence[Path]) -> Comparison:
 def render_comparison(
     compared: Comparison, rankings: Mapping[str, Ranking], records: Mapping[str, SweepRecord | None]
 ) -> str:
-    """The page as text."""
+    """Return the page as HTML."""
     figure_set = FigureSet()
     sides = [
         _side(number, name, ranking, records[name], figure_set)
@@ -134,7 +134,7 @@ def _line(row: Mapping[str, object], tables: Mapping[str, pd.DataFrame]) -> Line
 
 
 def _dots(compared: Comparison, tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Each layer's redundancy in each run, a mark of its own for each; of many layers those furthest apart."""
+    """Return a dot plot of redundancy with a marker per run, limited to the layers furthest apart."""
     most = compared.table.nlargest(_MOST_DOTS, "apart").sort_index()
     rows = [
         (at, f"run {number}", float(table.at[row[f"name {run}"], "redundancy"]))

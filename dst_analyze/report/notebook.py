@@ -1,4 +1,4 @@
-"""The report's figures for a notebook or a program: upon axes that are given, else upon new ones of a good size."""
+"""The report's figures on matplotlib axes, the given ones or new ones, for notebooks and scripts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 
 def pattern(record: SweepRecord, ranking: Ranking, axes: Axes | None) -> Axes:
+    """Draw what remains of each layer at each alpha."""
     table = remaining_table(record, ranking)
     with plots.styled(page=False):
         return plots.plot_pattern(table, axes or _new(*plots.pattern_size(*table.shape)))
 
 
 def training(record: SweepRecord, alpha: float | None, axes: Axes | None) -> Axes:
+    """Draw what remains of each layer over training, by default at the strongest alpha."""
     chosen = record.alphas[-1] if alpha is None else alpha
     if chosen not in record.alphas:
         known = ", ".join(map(alpha_label, record.alphas))
@@ -29,20 +31,26 @@ def training(record: SweepRecord, alpha: float | None, axes: Axes | None) -> Axe
 
 
 def graph(record: SweepRecord, ranking: Ranking, axes: Axes | None, *, fold: bool) -> Axes:
+    """Draw the model's graph, with layers coloured by redundancy."""
     picture = read_picture(record, ranking, fold=fold)
     if picture is None:
-        raise FolderError("this run has no graph of its model", place=str(record.folder), hint="trace_model says why")
+        raise FolderError(
+            "the run folder has no graph of the model",
+            place=str(record.folder),
+            hint="`dst-analyze inspect MODEL` says why a model has no graph",
+        )
     with plots.styled(page=False):
         return plots.plot_graph(picture, axes or _new(picture.width / 96, picture.height / 96))
 
 
 def widths(plan: SlimPlan, axes: Axes | None) -> Axes:
+    """Draw each group's width before and after slimming."""
     with plots.styled(page=False):
         return plots.plot_widths(plan, axes or _new(8.0, 0.8 + 0.26 * plots.widths_shown(plan)))
 
 
 def _new(width: float, height: float) -> Axes:
-    """Axes that a notebook shows by itself."""
-    from matplotlib import pyplot as plt  # only here: it asks for a display
+    """Return pyplot axes, which notebooks show without a call."""
+    from matplotlib import pyplot as plt  # not at import: pyplot may need a display
 
     return plt.subplots(figsize=(width, height), layout="constrained")[1]

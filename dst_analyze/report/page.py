@@ -1,4 +1,4 @@
-"""The page: a run folder becomes report.html, one file that needs nothing else."""
+"""The report page: report.html, one self-contained file made from a run folder."""
 
 from __future__ import annotations
 
@@ -52,13 +52,33 @@ SECTIONS = (
     ("facts", "Facts"),
 )
 _LONGEST_TEXT = 1000
-_MOST_UNFOLDED = 300  # parts of a picture that is not folded: beyond it nobody finds anything
+_MOST_UNFOLDED = 300  # parts of an unfolded picture; larger ones are not readable
 
 
 def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path:
-    """Write report.html and the tables beside it into a run folder, from that folder alone; return the page's path.
+    """Write report.html and its CSV tables into a run folder.
 
-    Whoever has ranked the run already hands the ``ranking`` on, as its bootstrap takes a while.
+    The model and the data are not needed: everything is read from the run folder.
+
+    Args:
+        run_folder: The folder of a run.
+        ranking: The ranking of this run, if it is known already; this saves its bootstrap.
+
+    Returns:
+        The path of report.html.
+
+    Raises:
+        FolderError: The folder is no run folder, or a file in it is damaged or cannot be written.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from dst_analyze import run_sweep, write_report
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> data = torch.randn(64, 8), torch.randint(0, 2, (64,))
+        >>> record = run_sweep(model, data, alphas=(1e-3, 1e-2), steps=4, out="run")
+        >>> write_report(record.folder).name
+        'report.html'
     """
     record = read_run(run_folder)
     ranking = ranking or rank_run(record)
@@ -73,7 +93,7 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path
 
 
 def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]:
-    """Write the report's figures into a folder of their own, each as a file for a paper."""
+    """Write the report's figures as files (svg, png or pdf) and return their paths."""
     record = read_run(run_folder)
     ranking = rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
@@ -81,7 +101,7 @@ def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]
 
 
 def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
-    """The page as text; the same record gives the same bytes."""
+    """Return the page as HTML; the same record gives the same bytes."""
     ranking = ranking or rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
     proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
@@ -131,12 +151,12 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
 
 
 def rendered(template: str, **context: Any) -> str:
-    """A page of one of the templates, with the style, the script and the policy that all of them have."""
+    """Return a rendered template, with the style, script and security policy that all pages share."""
     environment = Environment(
         loader=PackageLoader("dst_analyze.report", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_inert,
+        finalize=_escape_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -153,8 +173,8 @@ def rendered(template: str, **context: Any) -> str:
     )
 
 
-def _inert(value: Any) -> Any:
-    """Whatever is written: what turns, hides or ends text is spelt out, and of very long texts the middle goes."""
+def _escape_value(value: Any) -> Any:
+    """Return template values with control characters escaped and very long texts shortened."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     if len(value) > _LONGEST_TEXT:
@@ -163,7 +183,7 @@ def _inert(value: Any) -> Any:
 
 
 def _policy(script: str) -> str:
-    """No access to anything, no script but ours; data: is where a figure keeps a picture of very many cells."""
+    """Return a content security policy: our script only, no network; data: holds large heatmap images."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
@@ -171,11 +191,11 @@ def _policy(script: str) -> str:
     )
 
 
-# --- what stands in the sections -----------------------------------------------------------------------------------
+# --- contents of the sections ----------------------------------------------------------------------------------------
 
 
 def _spare_alpha(ranking: Ranking) -> float | None:
-    """Return the strongest alpha at no loss; None if there is none."""
+    """Return the strongest alpha without measurable loss; None if there is none."""
     known = ranking.table["spare_alpha"].dropna()
     return float(known.iloc[0]) if len(known) else None
 
@@ -198,7 +218,7 @@ def _figures(
 
 @dataclass(frozen=True)
 class AlphaSection:
-    """How the trials of one alpha went."""
+    """Figures and resets of the trials at one alpha."""
 
     alpha: str
     resets: list[tuple[str, int]]
@@ -229,7 +249,7 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
 
 
 def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
-    """The model's graph, laid out; None where the run folder has none."""
+    """Return a drawing of the model's graph; None if the run folder has no graph."""
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
@@ -247,7 +267,7 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
 
 
 def _changes(path: Path) -> list[str]:
-    """The lines of somebody's source that a plan changes, as code with what was there before."""
+    """Return the source lines that a plan changes, with the old code as a comment."""
     if not path.exists():
         return []
     table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
@@ -257,37 +277,37 @@ def _changes(path: Path) -> list[str]:
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:
-    """What a file of the run folder holds; None for one that not every run has."""
+    """Return the value of a JSON file in the run folder; None if there is no such file."""
     return read_json(path, kind) if path.exists() else None
 
 
-# --- how values are written ----------------------------------------------------------------------------------------
+# --- values as text ------------------------------------------------------------------------------------------------
 
 
 def part(ratio: float | None) -> str:
-    """The length of a bar, 0 to 1."""
+    """Return the length of a bar, from 0 to 1."""
     return "0" if ratio is None or math.isnan(ratio) else f"{ratio:.3f}"
 
 
 def score(value: float | None, kind: str) -> str:
-    """Return a score in words: a share in percent, a loss as a number."""
+    """Return a score as text: an accuracy in percent, a loss as a number."""
     if value is None or math.isnan(value):
         return "–"
     return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"
 
 
 def interval(row: Any, kind: str) -> str:
-    """Of a mean score; nothing where a single training cannot have one."""
+    """Return the interval of a mean score; a dash for a single training, which has none."""
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "–"
     return f"{score(row.low, kind)} to {score(row.high, kind)}"
 
 
 def count(number: float | None) -> str:
-    """Thousands set apart; a dash for what could not be counted."""
+    """Return a count with thousands separators; a dash if it is not known."""
     return "–" if number is None or math.isnan(number) else f"{int(number):,}"
 
 
 def px(value: float) -> str:
-    """A place in a picture: half a pixel is nothing anybody sees."""
+    """Return a coordinate in whole pixels."""
     return f"{value:.0f}"

@@ -1,4 +1,4 @@
-"""The rows of the ranking table, each value as text and as what it is sorted by."""
+"""Rows of the ranking table, each value as text and as a sort key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NAME = 90
 
 @dataclass(frozen=True)
 class Row:
-    """One layer as the page shows it."""
+    """One layer as text for the page."""
 
     key: str  # in links: #layer=KEY
     name: str
@@ -43,17 +43,17 @@ class Row:
 
 
 def keys_of(names: Sequence[str]) -> dict[str, str]:
-    """What each layer is called in links: its name where that is plain, else its place in the network."""
+    """Return each layer's key in links: its name if that is plain, else its position in the network."""
     return {name: name if _PLAIN_KEY.fullmatch(name) else f"~{at}" for at, name in enumerate(names, 1)}
 
 
 def shown_name(name: str) -> str:
-    """A name as it is written on the page: on one line, nothing in it that turns or hides text."""
+    """Return a name for the page: on one line, shortened, without control characters."""
     return elide(name, _LONGEST_NAME)
 
 
 def rows_of(record: SweepRecord, ranking: Ranking) -> tuple[list[Row], dict[str, Any]]:
-    """The table, most redundant first, and the same numbers for the page's script, column by column."""
+    """Return the table's rows, most redundant first, and its columns of numbers for the page's script."""
     facts = record.layers.set_index("layer").to_dict("index")
     ratios = remaining_table(record, ranking).to_dict("index")
     keys = keys_of(list(record.layers["layer"]))
@@ -101,7 +101,7 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
 
 
 def _spark(ratios: Sequence[float]) -> str:
-    """The ratios as a line from the weakest alpha to the strongest, the whole height being 100 %."""
+    """Return an SVG path of the ratios from the weakest alpha to the strongest; the full height is 100 %."""
     step = _SPARK_WIDTH / max(len(ratios) - 1, 1)
     path, gap = "", True
     for at, ratio in enumerate(ratios):
@@ -114,5 +114,5 @@ def _spark(ratios: Sequence[float]) -> str:
 
 
 def _number(value: float) -> float | None:
-    """Four digits; nothing where nothing is known."""
+    """Return a value with four digits; None for NaN."""
     return None if math.isnan(value) else float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""The verdict in plain sentences, and what a reader must be warned of before believing it."""
+"""The report's summary: findings, savings, confidence and warnings, in sentences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Summary:
-    """``headline`` in a line, the layers that matter, what slimming saves, and how sure the ranking is."""
+    """The top of the report: headline, important layers, savings, confidence, warnings."""
 
     headline: str
     findings: list[Finding]
@@ -39,24 +39,25 @@ class Summary:
 
 
 def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proof: Verification | None) -> Summary:
+    """Return the summary of a run; plan and proof may be missing."""
     return Summary(
         headline=_headline(ranking),
         findings=list(_findings(ranking, record.manifest.model.params)),
         saving=list(_saving(plan, proof)),
-        sure=list(_sure(record, ranking)),
-        warnings=[*notes_of(record), *_doubts(ranking), *_lost(proof)],
+        sure=list(_confidence(record, ranking)),
+        warnings=[*notes_of(record), *_doubts(ranking), *_beaten(proof)],
     )
 
 
-def _sure(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
-    yield _why(ranking)
+def _confidence(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
+    yield _verdict_sentence(ranking)
     yield from ranking.notes[1:]
     if ranking.verdict is not Verdict.NONE and ranking.statistics.guesses is not None:
         how, pairs = record.manifest, ranking.statistics.guesses.pairs
         yield pairs_at(pairs, how.steps, warm_up=how.warm_up > 0, unit=how.unit)
 
 
-def _why(ranking: Ranking) -> str:
+def _verdict_sentence(ranking: Ranking) -> str:
     """Return the reason for the verdict as a sentence."""
     return f"{ranking.why[:1].upper()}{ranking.why[1:]}."
 
@@ -65,19 +66,19 @@ def _headline(ranking: Ranking) -> str:
     if ranking.verdict is Verdict.NONE:
         if ranking.statistics.similar:
             return "All layers keep about the same share: none is more redundant than another"
-        return "This sweep does not tell which layers are redundant"
+        return "This sweep does not show which layers are redundant"
     counts = ranking.table["label"].value_counts()
     redundant, needed, average, unclear = (int(counts.get(name, 0)) for name in (REDUNDANT, NEEDED, AVERAGE, UNCLEAR))
     total = len(ranking.table)
     if not redundant and not needed:
-        rest = f"{average} keep about as much as each other" if average else f"the place of {unclear} changes"
-        return f"None of {total} layers is redundant or needed beyond the others; {rest}"
+        rest = f"{average} keep about as much as each other" if average else f"{unclear} are unclear"
+        return f"None of {total} layers is clearly redundant or needed; {rest}"
     be = ["is" if count < 2 else "are" for count in (redundant, needed)]
     return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} needed"
 
 
 def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
-    """Yield redundant layers, the largest gain first, and those needed most; else the first of the ranking."""
+    """Yield redundant layers, largest gain first, then needed ones; if there are none, the first ranked."""
     if ranking.verdict is Verdict.NONE:
         return
     table = ranking.ordered("params")
@@ -94,10 +95,10 @@ def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
 
 def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
     if plan is None:
-        yield "No slimmer architecture has been suggested for this run; the command dst-analyze slim does that."
+        yield "No slimmer architecture has been suggested for this run yet: dst-analyze slim suggests one."
         return
     if not plan.is_advice:
-        yield "A slim model could be built and written; without evidence its widths are no advice."
+        yield "A slim model was built as a test; without evidence its widths are no advice."
         return
     text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
     text += f" ({plan.new_params / plan.params:.1%})"
@@ -114,22 +115,22 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
         yield from _proven(proof)
         return
     if plan.latency is not None:
-        yield f"A forward pass takes {plan.latency:.0%} of the time, as measured."
-    yield "It has not been trained yet: the command dst-analyze verify proves it, or not."
+        yield f"A forward pass takes {plan.latency:.0%} of the dense model's time, as measured."
+    yield "It has not been trained yet: dst-analyze verify trains it beside the dense model."
 
 
 def _proven(proof: Verification) -> Iterator[str]:
-    """How the suggestion did, in a sentence or two; section 6 has every number."""
+    """Yield the result of the proof in a sentence or two; section 6 has all numbers."""
     seeds = f"{len(proof.seeds)} seed{'s' if len(proof.seeds) != 1 else ''}"
     lead, low, high = proof.lead(DENSE)
     if math.isnan(lead):
-        yield f"Trained from scratch with {seeds}, no pair of trainings ended well beside the dense model."
+        yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
     else:
         scale = 100 if proof.score == "accuracy" else 1
         words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
-        told = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
+        apart = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
         between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
-        yield f"Trained from scratch with {seeds}, it ends {told}{between}."
+        yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
     words_of = {"better": "better than", "worse": "worse than", "open": "not shown to be better than"}
     against: dict[str, list[str]] = {}
     for entry in proof.entries:
@@ -141,18 +142,18 @@ def _proven(proof: Verification) -> Iterator[str]:
 
 
 _UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
-_CONTROL = "This order says no more than trials on shuffled labels do: it may not come from the data."
+_CONTROL = "Trials on shuffled labels explain this order as well: it may not come from the data."
 
 
 def _doubts(ranking: Ranking) -> Iterator[Note]:
     if ranking.verdict in _UNSURE:
-        yield Note(_UNSURE[ranking.verdict], _why(ranking))
+        yield Note(_UNSURE[ranking.verdict], _verdict_sentence(ranking))
     if Caveat.CONTROL in ranking.caveats:
         yield Note("Perhaps not the data", _CONTROL)
 
 
-def _lost(proof: Verification | None) -> Iterator[Note]:
-    """A suggestion that a simple one beats."""
+def _beaten(proof: Verification | None) -> Iterator[Note]:
+    """Yield a warning for each simple model of the same size that is better than the suggestion."""
     if proof is None:
         return
     for entry in proof.entries:

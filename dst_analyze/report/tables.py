@@ -1,4 +1,4 @@
-"""The report's numbers as CSV files beside it; no cell of text is taken for a formula."""
+"""The report's CSV tables; cells that look like formulas are escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dst_analyze.text import spreadsheet_name
 
 
 def trial_table(record: SweepRecord) -> pd.DataFrame:
-    """One row per trial: how it ended. Times are left out, as they are never the same twice."""
+    """Return a row per trial; without times, so that the same run gives the same table."""
     rows = [
         (
             "" if t.alpha is None else t.alpha, t.seed, t.control, t.alpha not in record.probed, t.status, t.steps,
@@ -24,5 +24,5 @@ def trial_table(record: SweepRecord) -> pd.DataFrame:
 
 
 def width_table(plan: SlimPlan) -> pd.DataFrame:
-    """One row per group of channels that shrink together."""
+    """Return a row per group of channels that shrink together."""
     return spreadsheet_safe(plan.table, ["group", "layers", "why"])

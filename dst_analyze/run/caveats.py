@@ -1,4 +1,4 @@
-"""What a reader must know of a sweep before believing its numbers."""
+"""Notes on what limits a sweep's results."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import StrEnum
 from dst_analyze.run.record import UNPRUNED, WORKING, SweepRecord, alpha_label
 from dst_analyze.text import elide
 
-_MISSED = 1 / 5  # of a ratio asked for, by which another one is said not to be it
-_LEARNED = 0.97  # of its first loss, below which a model has learned something
+_MISSED = 1 / 5  # relative distance from a target ratio above which it counts as missed
+_LEARNED = 0.97  # a model has learned if its loss falls below this share of the first loss
 
 
 class Title(StrEnum):
-    """What a note is about, as it is shown."""
+    """Titles of notes."""
 
     STAND_IN = "Stand-in data"
     BEFORE = "Before training"
@@ -32,14 +32,14 @@ class Title(StrEnum):
 
 @dataclass(frozen=True)
 class Note:
-    """One such thing."""
+    """A title, and what happened with what to do about it."""
 
     title: str
     text: str
 
 
 def notes_of(record: SweepRecord) -> list[Note]:
-    """What the numbers cannot say of themselves, most important first."""
+    """Return the notes on a sweep, most important first."""
     found = (_data, _before, _learning, _targets, _lost, _unpruned, _broken, _stable, _resets, _held)
     return [note for find in found for note in find(record)]
 
@@ -49,7 +49,8 @@ def _data(record: SweepRecord) -> Iterator[Note]:
         yield Note(
             Title.STAND_IN,
             f"The model file gives no data, so the sweep trained on {record.manifest.data.description}. "
-            "The pattern shows how the method works, not what your data need: define train_data().",
+            "The pattern shows how the method works, not what your data need: define train_data() in the model file, "
+            "or give --data.",
         )
 
 
@@ -67,7 +68,7 @@ def _learning(record: SweepRecord) -> Iterator[Note]:
         yield Note(
             Title.HARDLY_LEARNED,
             f"The dense model's training loss went from {first:.3g} to {last:.3g} in {record.manifest.steps:,} steps: "
-            "a pattern that comes out meanwhile says little of what the data need. Train longer, or at another rate.",
+            "such a pattern is little evidence of what the data need. Train longer (--steps) or with another --lr.",
         )
 
 
@@ -76,7 +77,10 @@ def _targets(record: SweepRecord) -> Iterator[Note]:
     missed = [target for target in asked if abs(target.reached - target.ratio) > _MISSED * target.ratio]
     if missed:
         said = ", ".join(f"{t.ratio:.1%} (alpha {alpha_label(t.alpha)} leaves {t.reached:.1%})" for t in missed)
-        yield Note(Title.NOT_REACHED, f"No alpha was found that leaves {said}. More steps may move it, or other seeds.")
+        yield Note(
+            Title.NOT_REACHED,
+            f"No alpha was found that leaves {said}. Try more --steps, or other --alphas to start from.",
+        )
 
 
 def _lost(record: SweepRecord) -> Iterator[Note]:
@@ -85,7 +89,7 @@ def _lost(record: SweepRecord) -> Iterator[Note]:
             yield Note(
                 Title.DIVERGED,
                 f"The loss of {trial.key.label} was no longer finite at step {trial.steps}: "
-                "the trial is left out. A lower learning rate may help.",
+                "the trial is left out. A lower learning rate (--lr) may help.",
             )
         elif trial.status == "failed":
             yield Note(Title.FAILED, f"{trial.key.label} is left out: {trial.reason}. --retry-failed runs it again.")
@@ -97,22 +101,22 @@ def _unpruned(record: SweepRecord) -> Iterator[Note]:
     if flat and len(flat) == len(ratios):
         yield Note(
             Title.NOTHING_PRUNED,
-            f"More than {UNPRUNED:.0%} of the weights remain at every alpha: they are too weak for this model, and "
-            "say nothing of its layers. --alphas auto finds stronger ones.",
+            f"More than {UNPRUNED:.0%} of the weights remain at every alpha: the alphas are too weak to compare the "
+            "layers of this model. --alphas auto finds stronger ones.",
         )
     elif flat:
         said = " and ".join(f"{alpha_label(alpha)} ({ratios[alpha]:.1%} remain)" for alpha in flat)
-        yield Note(Title.WEAK_ALPHA, f"Alpha {said} prunes too little to tell layers apart: the ranking leaves it out.")
+        yield Note(Title.WEAK_ALPHA, f"Alpha {said} prunes too little to compare layers: the ranking leaves it out.")
 
 
 def _broken(record: SweepRecord) -> Iterator[Note]:
-    """Masked models that no longer do the task show what is left of a collapse, not what the task needs."""
+    """Yield a note if no masked model does the task: its pattern shows a collapse, not the task's needs."""
     alphas = [alpha for alpha in record.alphas if record.at(alpha)]
     if alphas and not any(record.does_the_task(trial) for alpha in alphas for trial in record.at(alpha)):
         yield Note(
             Title.BROKEN,
-            f"Every masked trial scores far below the dense model ({WORKING:.0%} of it is asked for): the alphas are "
-            "too strong for this model.",
+            f"Every masked trial scores far below the dense model (under {WORKING:.0%} of its score): the alphas are "
+            "too strong for this model. Give weaker --alphas, or train longer (--steps).",
         )
 
 
@@ -135,8 +139,8 @@ def _resets(record: SweepRecord) -> Iterator[Note]:
         shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + more
         yield Note(
             Title.RESETS,
-            f"Thresholds were set back to zero {resets} times because a layer kept at most 1 % "
-            f"({shown}). Read the ratios of these layers as a sawtooth's median.",
+            f"Thresholds were reset to zero {resets} times because a layer kept at most 1 % ({shown}). The ratios of "
+            "these layers rise and fall with each reset; the report shows their median.",
         )
 
 
@@ -151,5 +155,5 @@ def _held(record: SweepRecord) -> Iterator[Note]:
         yield Note(
             Title.HELD,
             f"At alpha {alpha_label(alpha)} {', '.join(elide(layer, 40) for layer in layers[:4])}{more} would have "
-            "kept less than 1 % of their weights, and had their thresholds held there.",
+            "kept less than 1 % of the weights; thresholds were limited to keep 1 %.",
         )

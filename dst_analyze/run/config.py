@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: every option that decides its numbers, checked."""
+"""The configuration of a sweep: every option that determines its results, validated."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from dst_analyze.errors import OptionError
 DEFAULT_BATCH_SIZE = 64
 
 MOST_TRIALS = 10_000
-"""More are a mistake, or somebody's bad joke: a folder may ask for as many as fill the memory."""
+"""More are refused: an untrusted run folder could ask for enough to fill the memory."""
 
 
 class Json(BaseModel):
-    """A value of the run folder: unknown fields and NaN are refused, on reading as on writing."""
+    """A JSON value of the run folder; unknown fields and NaN are refused on reading and writing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _seeds(value: Any) -> Any:
-    """``3`` means the seeds 0, 1, 2."""
+    """Return seeds; a count such as 3 means 0, 1, 2."""
     if not isinstance(value, int) or isinstance(value, bool):
         return value
     if value > MOST_TRIALS:
-        raise ValueError(f"{value} are more than {MOST_TRIALS}")
+        raise ValueError(f"{value} are more than the limit of {MOST_TRIALS}")
     return tuple(range(value))
 
 
 def _as_json(value: Any) -> Any:
-    """Arguments as a JSON file can hold them: tuples become lists, objects their repr."""
+    """Return arguments as JSON values: tuples become lists, other objects their repr."""
     return json.loads(json.dumps(value, default=repr, allow_nan=False))
 
 
@@ -51,10 +51,10 @@ _HINTS = {
 }
 
 ThresholdScale = Literal["layer", "one"]
-"""What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
+"""Unit of thresholds: the mean magnitude of their layer's weights, or one unit for all layers."""
 
 OnCollapse = Literal["reset", "hold"]
-"""What becomes of a layer that keeps at most 1 %: all its weights come back, or it is held there."""
+"""What happens to a layer that keeps at most 1 %: its thresholds are reset, or it is held there."""
 
 RENAMED = {"threshold_unit": "threshold_scale", "operator": "backend"}
 """Options whose old names are accepted for one release."""
@@ -64,9 +64,9 @@ RESOLVED = ("alpha_factor", "effective_alphas")
 
 
 class SweepConfig(Json):
-    """Everything that decides a sweep's numbers; a run folder is named by its hash.
+    """All options that determine a sweep's results; its hash names the run folder.
 
-    Aliases are what fields are called in config.json, and in the hash: run folders keep the names they began with.
+    Aliases are the names of fields in config.json and in the hash, which never change.
     """
 
     model_config = ConfigDict(populate_by_name=True, loc_by_alias=False)
@@ -74,12 +74,12 @@ class SweepConfig(Json):
     model: str
     model_args: Annotated[dict[str, JsonValue], BeforeValidator(_as_json)] = {}
     model_sha256: str | None = None
-    weights: str = ""  # the file that every trial starts with, if not with its own initialisation
+    weights: str = ""  # file of the weights that trials start from; "" for the model's initialisation
     weights_sha256: str | None = None
     data: str = ""
     alphas: tuple[float, ...] | Literal["auto"] = "auto"
     alpha_scale: float | None = Field(default=None, gt=0)
-    alpha_factor: float | None = Field(default=None, gt=0)  # what the scale came to, once it is planned
+    alpha_factor: float | None = Field(default=None, gt=0)  # the resolved scale, set by planning
     effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
     target_remaining: tuple[float, ...] = ()
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
@@ -108,40 +108,40 @@ class SweepConfig(Json):
 
     @property
     def can_be_made_again(self) -> bool:
-        """Whether the model has a name that code can be found by; an object in memory has none."""
+        """True if the model can be loaded by its name; an object in memory has none."""
         return ":" in self.model or self.model.endswith(".py")
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the model and the data, which are arguments of their own and known by their hash here."""
+        """All options except the model and the data, which are separate arguments."""
         apart = ("model", "model_args", "model_sha256", "weights_sha256", "data", *RESOLVED)
         return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
 
     @property
     def factor(self) -> float:
-        """What an alpha is multiplied by where it is trained with; 1 in run folders from before there was a scale."""
+        """The factor of alphas in training; 1 in old run folders without a scale."""
         return 1.0 if self.alpha_factor is None else self.alpha_factor
 
     @property
     def as_asked(self) -> SweepConfig:
-        """The configuration without what planning has added to it."""
+        """The configuration without the fields that planning adds."""
         return self.model_copy(update={name: type(self).model_fields[name].default for name in RESOLVED})
 
     def scaled(self, factor: float) -> SweepConfig:
-        """The configuration with the factor of its alphas, once that is known."""
+        """Return the configuration with the factor of its alphas."""
         effective = tuple(float(f"{alpha * factor:.6g}") for alpha in self.given_alphas)
         return self.model_copy(update={"alpha_factor": factor, "effective_alphas": effective})
 
     @property
     def given_alphas(self) -> tuple[float, ...]:
-        """The alphas, or where the search for ``target_remaining`` starts; none if they are to be found."""
+        """The given alphas, from which a search may start; none for "auto"."""
         return () if self.alphas == "auto" else self.alphas
 
     @model_validator(mode="after")
     def _sensible(self) -> SweepConfig:
         trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
         if trials > MOST_TRIALS:
-            raise _wrong("seeds", f"{trials} trials are more than {MOST_TRIALS}")
+            raise _wrong("seeds", f"{trials} trials are more than the limit of {MOST_TRIALS}")
         if not self.alphas:
             raise _wrong("alphas", "at least one is needed")
         for alpha in self.given_alphas:
@@ -167,12 +167,12 @@ class SweepConfig(Json):
         if len(lengths) > 1:
             raise _wrong(lengths[0], f"{' and '.join(lengths)} both set the length of training: give one of them")
         if self.max_epochs is not None and not self.until_stable:
-            raise _wrong("max_epochs", "it bounds until_stable, so give both, or epochs")
+            raise _wrong("max_epochs", "it limits --until-stable: give both options, or --epochs")
         return self
 
     @classmethod
     def checked(cls, **options: Any) -> SweepConfig:
-        """The configuration, or an OptionError that names the option."""
+        """Return the configuration; raise an OptionError that names a wrong option."""
         try:
             return cls(**options)
         except ValidationError as error:
@@ -191,5 +191,6 @@ class SweepConfig(Json):
 
     @property
     def digest(self) -> str:
+        """SHA-256 of the configuration without the fields that planning adds."""
         text = json.dumps(self.model_dump(mode="json", by_alias=True, exclude=set(RESOLVED)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What happens in a sweep, as one stream of events: bars, lines and JSON are only ways of showing it."""
+"""The events of a sweep, which bars, lines and JSON display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dst_analyze.run.record import TrialKey
 
 @dataclass(frozen=True)
 class SweepStarted:
-    """``done`` of the trials are in the folder already."""
+    """The sweep starts; ``done`` of its trials are in the folder already."""
 
     folder: str
     trials: int
@@ -25,7 +25,7 @@ class SweepStarted:
 
 @dataclass(frozen=True)
 class TimeEstimated:
-    """How long what is missing takes, from a few timed steps; ``at_most`` if the search tries all it may."""
+    """The estimated time of the missing trials; ``at_most`` if the search uses all its rounds."""
 
     seconds: float
     at_most: float
@@ -33,14 +33,14 @@ class TimeEstimated:
 
 @dataclass(frozen=True)
 class SweepExtended:
-    """The search for alphas goes on: ``trials`` is how many there are by now."""
+    """The search added trials; ``trials`` is the new total."""
 
     trials: int
 
 
 @dataclass(frozen=True)
 class WarmUpStarted:
-    """The weights that all trials of a seed start from are being trained."""
+    """The training of the weights that all trials of a seed start from begins."""
 
     seed: int
     control: bool
@@ -49,6 +49,8 @@ class WarmUpStarted:
 
 @dataclass(frozen=True)
 class WarmUpStep:
+    """The warm-up of a seed has reached a step."""
+
     seed: int
     control: bool
     step: int
@@ -58,6 +60,8 @@ class WarmUpStep:
 
 @dataclass(frozen=True)
 class WarmUpFinished:
+    """The warm-up of a seed has ended."""
+
     seed: int
     control: bool
     seconds: float
@@ -65,16 +69,18 @@ class WarmUpFinished:
 
 @dataclass(frozen=True)
 class TrialStarted:
+    """A trial starts."""
+
     trial: TrialKey
     steps: int
 
 
 @dataclass(frozen=True)
 class TrialStep:
-    """Where a trial stands, at step 0 while it trains the weights it starts from itself.
+    """A trial has reached a step; 0 during a warm-up within the trial.
 
-    ``remaining`` is None in the dense trial, ``score`` where nobody has measured it yet;
-    ``layers`` is what remains of each, where they have just been read.
+    ``remaining`` is None in the dense trial, ``score`` until it is measured; ``layers`` are remaining ratios by layer,
+    if they were read at this step.
     """
 
     trial: TrialKey
@@ -88,7 +94,7 @@ class TrialStep:
 
 @dataclass(frozen=True)
 class TrialFinished:
-    """The trial ended well and stands in the run folder."""
+    """The trial ended well; its results are in the run folder."""
 
     trial: TrialKey
     loss: float | None
@@ -99,7 +105,7 @@ class TrialFinished:
 
 @dataclass(frozen=True)
 class TrialFailed:
-    """The trial diverged or could not be run; that too stands in the run folder."""
+    """The trial diverged or failed; the reason is in the run folder."""
 
     trial: TrialKey
     status: str
@@ -109,7 +115,7 @@ class TrialFailed:
 
 @dataclass(frozen=True)
 class TrialRetried:
-    """The trial's worker was killed; it starts again."""
+    """The trial's worker was killed, and the trial starts again."""
 
     trial: TrialKey
     reason: str
@@ -117,14 +123,14 @@ class TrialRetried:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something a user should know, that stops nothing."""
+    """A message to the user that does not stop the sweep."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class SweepFinished:
-    """``complete``: every trial ended well."""
+    """The sweep has ended; ``complete`` if every trial ended well."""
 
     folder: str
     complete: bool
@@ -132,7 +138,7 @@ class SweepFinished:
 
 @dataclass(frozen=True)
 class SuggestionWritten:
-    """A slimmer architecture stands in the run folder: its plan, and its source."""
+    """A slim architecture was written to the run folder, as plan and source."""
 
     plan: str
     source: str
@@ -142,7 +148,7 @@ class SuggestionWritten:
 
 @dataclass(frozen=True)
 class ProofStarted:
-    """``done`` of the trainings are in the folder already."""
+    """The proof starts; ``done`` of its trainings are in the folder already."""
 
     trainings: int
     done: int
@@ -152,7 +158,7 @@ class ProofStarted:
 
 @dataclass(frozen=True)
 class CandidateTrained:
-    """A training of the suggestion, or of a model it is tried against, has ended; without a score it diverged."""
+    """A training of the slim model or of a competitor has ended; without a score it diverged."""
 
     contender: str
     seed: int
@@ -161,6 +167,8 @@ class CandidateTrained:
 
 @dataclass(frozen=True)
 class ReportWritten:
+    """The report was written."""
+
     report: str
 
 
@@ -187,11 +195,11 @@ Emit = Callable[[Event], None]
 
 
 def ignore_event(event: Event) -> None:
-    """Listen to a sweep and do nothing."""
+    """Ignore an event; the default listener."""
 
 
 def broadcast(*listeners: Emit) -> Emit:
-    """Return one listener that passes every event to all of these."""
+    """Return a listener that passes every event to all given listeners."""
 
     def forward(event: Event) -> None:
         for listener in listeners:
@@ -200,12 +208,12 @@ def broadcast(*listeners: Emit) -> Emit:
     return forward
 
 
-# Names in the stream of events that scripts read: they stay when a class is renamed.
+# Names in the JSON stream, which scripts read: they stay when a class is renamed.
 _WRITTEN: dict[type[Event], str] = {TimeEstimated: "time_foreseen", CandidateTrained: "proof_trained"}
 
 
 def to_json(event: Event) -> str:
-    """One line of JSON: the event's name, the trial as alpha and seed, the other fields as they are."""
+    """Return an event as one line of JSON: its name, the trial's alpha and seed, its other fields."""
     fields = dataclasses.asdict(event)
     trial = fields.pop("trial", {})
     name = _WRITTEN.get(type(event)) or re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()

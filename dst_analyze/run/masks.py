@@ -1,4 +1,4 @@
-"""Final masks on disk: one bit per weight, in a safetensors file that is read without torch."""
+"""Files of final masks: one bit per weight, in safetensors format, readable without torch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PACKING = "numpy.packbits of the mask in C order"
 
 
 def pack_masks(masks: Mapping[str, Mask]) -> bytes:
-    """Masks by layer name as the bytes of a safetensors file."""
+    """Return masks by layer name as the bytes of a safetensors file."""
     about = {"packing": _PACKING, "shapes": {name: list(mask.shape) for name, mask in masks.items()}}
-    # One entry only: safetensors writes several in an order that changes from run to run.
+    # One entry only: the order of several would change from run to run.
     packed: bytes = save({name: np.packbits(mask) for name, mask in masks.items()}, {"masks": json.dumps(about)})
     return packed
 
@@ -39,6 +39,17 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
 
     Raises:
         FolderError: There are no masks, or they cannot be read.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from dst_analyze import read_masks, run_sweep
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> data = torch.randn(64, 8), torch.randint(0, 2, (64,))
+        >>> record = run_sweep(model, data, alphas=(1e-3, 1e-2), steps=4, out="run")
+        >>> masks = read_masks(record.folder / "trials" / "alpha=0.01,seed=0")
+        >>> {name: mask.shape for name, mask in masks.items()}
+        {'0': (16, 8), '2': (2, 16)}
     """
     path = Path(path)
     path = path / MASKS if path.is_dir() else path
@@ -50,18 +61,18 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
         return {name: _unpacked(packed[name], shape) for name, shape in about["shapes"].items()}
     except FileNotFoundError:
         raise FolderError(
-            "there are no masks here", place=str(path), hint="masks are kept for every alpha's trial that ended well"
+            "there are no masks", place=str(path), hint="masks are kept for every alpha's trial that ended well"
         ) from None
-    except Exception as error:  # truncated or foreign bytes fail in many ways
+    except Exception as error:  # truncated or foreign bytes raise many kinds of errors
         raise FolderError(
             f"the masks cannot be read: {type(error).__name__}: {error}",
             place=str(path),
-            hint="--resume runs the trial again",
+            hint="run the sweep again with --resume, which repeats the trial",
         ) from error
 
 
 def _unpacked(packed: npt.NDArray[np.uint8], shape: list[int]) -> Mask:
-    """The mask; a shape that claims more than there is would be filled up with zeros, in all the memory it takes."""
+    """Return a mask; refuse a shape that does not fit, which numpy would fill with zeros."""
     count = math.prod(shape)
     if any(size < 0 for size in shape) or packed.ndim != 1 or len(packed) != -(-count // 8):
         raise ValueError(f"{len(packed)} bytes are no mask of shape {shape}")

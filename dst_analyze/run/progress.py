@@ -1,4 +1,4 @@
-"""A sweep's events shown as they come: bars on a terminal, lines elsewhere, JSON for machines, or nothing."""
+"""Progress displays: bars on a terminal, lines elsewhere, HTML in notebooks, JSON for programs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from dst_analyze.run.events import (
 from dst_analyze.run.record import Manifest, TrialKey
 from dst_analyze.text import duration, escape_control
 
-_AT_LEAST = 0.2  # seconds between two pictures in a notebook
+_AT_LEAST = 0.2  # seconds between two updates in a notebook
 _NOTEBOOK_WIDTH = 110
 
 
 @contextmanager
 def progress_shown(manifest: Manifest, wanted: bool | None) -> Iterator[Emit]:
-    """Progress for a program that calls us: where it is a notebook, unless told otherwise."""
+    """Yield a listener for calls from Python; by default it shows progress in notebooks only."""
     notebook = _in_notebook()
     if wanted is False or (wanted is None and not notebook):
         yield ignore_event
@@ -57,7 +57,7 @@ def progress_shown(manifest: Manifest, wanted: bool | None) -> Iterator[Emit]:
 
 
 def _in_notebook() -> bool:
-    """Whether a Jupyter kernel runs this process; IPython in a terminal has none."""
+    """Return True in a Jupyter kernel; IPython in a terminal is none."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return hasattr(shell, "kernel")
@@ -65,10 +65,10 @@ def _in_notebook() -> bool:
 
 @contextmanager
 def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
-    """What a person sees: what is about to be trained on, then every trial."""
+    """Print data, coverage and device, and yield a listener that shows every trial."""
     data = manifest.data
-    loud = "STAND-IN DATA, as the model file gives none: " if data.stand_in else ""
-    where.print(Text.assemble((loud, "bold yellow"), escape_control(data.description)))
+    stand_in = "STAND-IN DATA, because the model file has none: " if data.stand_in else ""
+    where.print(Text.assemble((stand_in, "bold yellow"), escape_control(data.description)))
     where.print(escape_control(manifest.model.coverage))
     where.print(f"on {escape_control(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
     if manifest.warning:
@@ -87,7 +87,7 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
 
 
 class JsonLines:
-    """Each event as one line of JSON, at once."""
+    """A listener that writes each event as a line of JSON and flushes."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self.out = out or sys.stdout
@@ -98,7 +98,7 @@ class JsonLines:
 
 
 class Lines:
-    """A line for each thing that ends or goes wrong."""
+    """A listener that prints a line when something ends or goes wrong."""
 
     def __init__(self, manifest: Manifest, where: Console) -> None:
         self.score, self.where = manifest.data.score, where
@@ -109,13 +109,14 @@ class Lines:
             self.where.print(escape_control(text))
 
     def line(self, event: Event) -> str:
+        """Return the line for an event; "" for one without a line."""
         match event:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
-                return f"{trials} trials of {steps} steps{_there(done)}{at_once}"
+                return f"{trials} trials of {steps} steps{_done_already(done)}{at_once}"
             case TimeEstimated(seconds=seconds, at_most=at_most):
                 most = (
-                    f", {duration(at_most)} if the search for alphas takes all its tries" if at_most > seconds else ""
+                    f", {duration(at_most)} if the search for alphas uses all its rounds" if at_most > seconds else ""
                 )
                 return f"this takes about {duration(seconds)}{most}"
             case SweepExtended(trials=trials):
@@ -124,7 +125,7 @@ class Lines:
                 return f"{_warm_up(seed, control)}: the weights that trials start from, {seconds:.1f} s"
             case TrialFinished(trial=trial, seconds=seconds):
                 return (
-                    f"{trial.label}: {_standing(event.loss, event.remaining, event.score, self.score)}, {seconds:.1f} s"
+                    f"{trial.label}: {_figures(event.loss, event.remaining, event.score, self.score)}, {seconds:.1f} s"
                 )
             case TrialFailed(trial=trial, status=status, reason=reason):
                 return f"{trial.label} {status}: {reason}"
@@ -132,7 +133,7 @@ class Lines:
                 return f"{trial.label} starts again: {reason}"
             case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
                 at_once = "" if done == trainings else _at_once(jobs)
-                return f"the proof: {trainings} trainings of {steps} steps{_there(done)}{at_once}"
+                return f"the proof: {trainings} trainings of {steps} steps{_done_already(done)}{at_once}"
             case CandidateTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
@@ -144,8 +145,8 @@ def _warm_up(seed: int, control: bool) -> str:
     return f"warm-up, seed {seed}{', labels shuffled' if control else ''}"
 
 
-def _there(done: int) -> str:
-    return f", {done} of them there already" if done else ""
+def _done_already(done: int) -> str:
+    return f", {done} of them done already" if done else ""
 
 
 def _at_once(jobs: int) -> str:
@@ -153,7 +154,7 @@ def _at_once(jobs: int) -> str:
 
 
 class Bars:
-    """One bar for all trials and one for each that is running."""
+    """A listener with a bar for all trials and a bar for each running one."""
 
     def __init__(self, manifest: Manifest, where: Console) -> None:
         self.score = manifest.data.score
@@ -201,7 +202,7 @@ class Bars:
             case TrialStarted(trial=trial, steps=steps):
                 self.running[trial] = self.rows.add_task(trial.label, total=steps, standing="")
             case TrialStep(trial=trial, step=step) if trial in self.running:
-                standing = _standing(event.loss, event.remaining, event.score, self.score)
+                standing = _figures(event.loss, event.remaining, event.score, self.score)
                 self.rows.update(self.running[trial], completed=step, standing=standing)
                 self._count()
             case TrialFinished(trial=trial) | TrialFailed(trial=trial):
@@ -220,7 +221,7 @@ class Bars:
         return next((task.total or 0 for task in self.rows.tasks if task.id == self.total), 0)
 
     def _count(self) -> None:
-        """All steps of the sweep: those of the trials that ended, and of those under way."""
+        """Update the bar of the sweep with the steps of finished and running trials."""
         if self.total is None:
             return
         under_way = sum(self.rows.tasks[self.rows.task_ids.index(row)].completed for row in self.running.values())
@@ -232,32 +233,32 @@ class Bars:
 
 
 class NotebookBars(Bars):
-    """The same bars as HTML that is replaced as it changes: no widgets, and what stays in the end is what was said."""
+    """Bars as HTML that is replaced at each update, without widgets; only messages remain at the end."""
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest, Console(file=StringIO(), force_jupyter=False))
         self.lines = Lines(manifest, self.rows.console)
-        loud = "Stand-in data, as the model file gives none: " if manifest.data.stand_in else ""
-        self.told = [loud + manifest.data.description, *([manifest.warning] if manifest.warning else [])]
-        self.foreseen: list[str] = []  # of no interest once it is over
+        stand_in = "Stand-in data, because the model file has none: " if manifest.data.stand_in else ""
+        self.kept_lines = [stand_in + manifest.data.description, *([manifest.warning] if manifest.warning else [])]
+        self.estimate_lines: list[str] = []  # dropped at the end
         self.shown = 0.0
 
     def __enter__(self) -> NotebookBars:
-        self._ipython: Any = import_module("IPython.display")  # there is one, as this is a notebook
+        self._ipython: Any = import_module("IPython.display")  # installed, as this is a notebook
         self._place = self._ipython.display(self._ipython.HTML(""), display_id=True)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._replace(_paragraph(self.told))
+        self._replace(_paragraph(self.kept_lines))
 
     def __call__(self, event: Event) -> None:
         super().__call__(event)
         if isinstance(event, SweepStarted | TrialFailed | TrialRetried | Notice):
-            self.told.append(self.lines.line(event))
+            self.kept_lines.append(self.lines.line(event))
         if isinstance(event, TimeEstimated):
-            self.foreseen = [self.lines.line(event)]
+            self.estimate_lines = [self.lines.line(event)]
         if not isinstance(event, TrialStep) or time.monotonic() - self.shown > _AT_LEAST:
-            self._replace(_paragraph([*self.told, *self.foreseen]) + self._drawn())
+            self._replace(_paragraph([*self.kept_lines, *self.estimate_lines]) + self._drawn())
 
     def _drawn(self) -> str:
         page = Console(file=StringIO(), record=True, force_jupyter=False, force_terminal=True, width=_NOTEBOOK_WIDTH)
@@ -278,7 +279,7 @@ class _Speed(rich.progress.ProgressColumn):
         return Text(f"{task.speed:.1f} steps/s" if task.speed else "")
 
 
-def _standing(loss: float | None, remaining: float | None, score: float | None, kind: str) -> str:
+def _figures(loss: float | None, remaining: float | None, score: float | None, kind: str) -> str:
     parts = [] if loss is None else [f"loss {loss:.3g}"]
     if score is not None and kind == "accuracy":
         parts.append(f"accuracy {score:.1%}")

@@ -109,7 +109,7 @@ def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
     found = Baselines.model_validate_json((run.folder / BASELINES).read_text())
     assert len(found.measured) == 2 * sum(map(len, SETTINGS.values()))
     page = (run.folder / "report.html").read_text()
-    assert "Beside other ways to rank" in page
+    assert "Compared with other ranking methods" in page
     assert "--baselines magnitude,sensitivity" in page
     compared = read_method_comparison(run, rank_run(run))
     assert [way.name for way in compared.methods] == ["sweep", *METHODS, "initialisation", "size", "depth"]

@@ -122,7 +122,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     before = (folder / "trials").stat().st_mtime_ns
     assert main(args) == 0
     again = capsys.readouterr()
-    assert "4 trials of 250 steps, 4 of them there already: the run is complete" in again.err
+    assert "4 trials of 250 steps, 4 of them done already: the run is complete" in again.err
     assert f"reports/{folder.name}/report.html" in again.out
     assert (folder / "trials").stat().st_mtime_ns == before
 

@@ -23,7 +23,7 @@ GOOD = frame_of({"a": 0.5, "b": 0.7}, seeds=1, params=10)
         (GOOD.assign(remaining=[0.5, 0.5, 0.5, "lots", 0.5, 0.5]), "row 3 .*'lots', not a number"),
         (GOOD.assign(alpha=[np.inf, *[1e-3] * 5]), "row 0 .*not a positive number"),
         (GOOD.assign(alpha=[0, *[1e-3] * 5]), "row 0 .*not a positive number"),
-        (GOOD.assign(alpha=1e-3), "row 2 .*there already, in row 0"),
+        (GOOD.assign(alpha=1e-3), "row 2 .*already given, in row 0"),
         (GOOD.assign(seed=0.5), "row 0 .*not a whole number"),
         (GOOD.assign(layer=["a", None, *"abab"]), "row 1 .*no name"),
         (GOOD.assign(params=[10, 10, 10, 10, 11, 10]), "row 4 .*params is 11.0, but 10.0"),
@@ -31,7 +31,7 @@ GOOD = frame_of({"a": 0.5, "b": 0.7}, seeds=1, params=10)
         (GOOD.assign(null=2.0), "row 0 .*null is 2.0"),
         (GOOD.assign(control="maybe"), "row 0 .*neither true nor false"),
         (GOOD.assign(resets=-1), "row 0 .*resets is -1"),
-        (GOOD.set_axis(["layer", "alpha", "seed", "remaining", "seed"], axis=1), "'seed' is there twice"),
+        (GOOD.set_axis(["layer", "alpha", "seed", "remaining", "seed"], axis=1), "'seed' occurs twice"),
         ([1, 2, 3], "not from list"),
     ],
 )

@@ -30,7 +30,7 @@ LONGEST = max(seen.long for seen in SEEN)
 
 
 @given(st.integers(1, 3 * LONGEST), st.booleans(), st.sampled_from(["layer", "one"]))
-def test_nothing_longer_than_the_run_itself_speaks_for_it(steps, warm_up, unit):
+def test_no_longer_sweep_than_the_run_is_evidence(steps, warm_up, unit):
     text = length_caveat(steps, warm_up=warm_up, unit=unit)
     taus = [float(tau) for tau in re.findall(r"(-?\d\.\d\d) on ", text)]
     met = {s.net for s in SEEN if (s.warm_up, s.unit) == (warm_up, unit) and 0.8 * s.steps <= steps}
@@ -58,7 +58,7 @@ def test_every_reference_was_compared_with_a_longer_run():
     assert all(seen.steps < seen.long and abs(seen.tau) <= 1 and abs(seen.null) <= 1 for seen in SEEN)
 
 
-def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
+def test_the_report_shows_the_evidence_only_with_a_ranking(tmp_path):
     ranked = made_run(tmp_path / "one", ["a", "b", "c", "d", "e"], seeds=3)
     ranking, how = rank_layers(ranked), {"warm_up": False, "unit": "one"}
     said = summary_of(ranked, ranking, None, None).sure
@@ -72,7 +72,7 @@ def test_the_report_says_it_of_a_ranking_and_not_where_there_is_none(tmp_path):
 
 
 @given(st.integers(0, 99), st.integers(1, 3 * LONGEST), st.booleans(), st.sampled_from(["layer", "one"]))
-def test_a_run_is_told_what_was_measured_at_its_length(pairs, steps, warm_up, unit):
+def test_the_sentence_has_the_measurements_of_the_runs_length(pairs, steps, warm_up, unit):
     text = pairs_at(pairs, steps, warm_up=warm_up, unit=unit)
     if not pairs:
         assert text == "No two layers differ clearly in this run."
@@ -99,7 +99,7 @@ def redundancy_of(net, recipe):
     return list(table["layer"]), table["redundancy"].to_numpy()
 
 
-def test_pairs_are_as_the_kept_readings_have_them():
+def test_pairs_match_the_stored_readings():
     """Every sweep whose readings are kept beside those of its long runs stands in the table, and nothing else."""
     found = set()
     for (net, name), length, (kind, (warm_up, unit)) in product(
@@ -127,7 +127,7 @@ def test_pairs_are_as_the_kept_readings_have_them():
     assert found == set(PAIRS)
 
 
-def test_what_is_known_is_what_was_measured():
+def test_measurements_match_the_stored_results():
     """Every line of the results that is a length of a recipe stands here, with its numbers."""
     recipes = {
         length + kind: how for length, (kind, how) in product(("a tenth", "a quarter", "half"), KINDS.items())

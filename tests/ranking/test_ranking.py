@@ -88,7 +88,7 @@ def test_noise_is_no_ranking():
     [
         (frame_of(dict.fromkeys("abc", 0.5)), "uniform", "average"),
         (frame_of({"a": 0.500, "b": 0.501, "c": 0.502}), "uniform", "average"),
-        (frame_of({"a": 0.9}), "nothing to compare", "unclear"),
+        (frame_of({"a": 0.9}), "fewer than two layers", "unclear"),
         (frame_of(dict.fromkeys("abc", 1.0)), "no trial to rank by", "not measured"),
         (frame_of(dict.fromkeys("abc", 0.99), alphas=(1e-3,)), "no trial to rank by", "not measured"),
         (frame_of(dict.fromkeys("abc", 0.0)), "no trial to rank by", "not measured"),
@@ -139,7 +139,7 @@ def test_few_layers_that_agree_are_a_ranking_with_a_caveat(pattern):
     assert Caveat.FEW_LAYERS not in rank_layers(frame_of(PATTERN)).caveats
 
 
-def test_trials_without_evidence_are_left_out_and_told():
+def test_trials_without_evidence_are_left_out_with_a_note():
     frame = frame_of(PATTERN, alphas=(1e-5, 1e-4, 1e-3, 1e-2, 1e-1), seeds=2)
     frame.loc[frame["alpha"] == 1e-5, "remaining"] = 0.99
     frame.loc[frame["alpha"] == 1e-1, "remaining"] = 0.0
@@ -153,7 +153,7 @@ def test_trials_without_evidence_are_left_out_and_told():
     assert "2 trials (alpha 0.1) pruned everything" in text
 
 
-def test_failed_trials_are_told_and_nothing_measured_is_not_redundant(tmp_path):
+def test_failed_trials_have_a_note_and_unmeasured_layers_are_not_redundant(tmp_path):
     ranking = rank_layers(make_run(tmp_path / "run", diverged=(1e-3,), layers=("a", "b", "c")))
     assert list(ranking.trials["status"]) == ["used", "diverged"]
     assert any("alpha 1e-3) diverged" in note for note in ranking.notes)
@@ -189,7 +189,7 @@ def test_a_layer_that_was_reset_counts_as_collapsed():
 @pytest.mark.parametrize(
     ("sizes", "share"), [((1, 2, 3, 4, 5), 1), ((5, 4, 3, 2, 1), 0), ((2, 1, 5, 4, 3), 0.5), ((7, 7, 7, 7, 7), 0.5)]
 )
-def test_what_needs_no_training_is_told_by_pairs(sizes, share):
+def test_a_note_compares_pairs_with_orders_without_training(sizes, share):
     """Layers a to e stand in network order, and the later ones keep less: depth says it all."""
     counts = dict(zip(PATTERN, sizes, strict=True))
     ranking = rank_layers(frame_of(PATTERN).assign(params=lambda f: 1000 * f["layer"].map(counts)))
@@ -213,7 +213,7 @@ def test_what_needs_no_training_is_told_by_pairs(sizes, share):
 def test_one_seed_two_trials_and_seeds_that_differ():
     one = rank_layers(frame_of(PATTERN, seeds=1))
     assert any(note.startswith("One seed") for note in one.notes)
-    assert any("10 ways only" in note for note in one.notes)
+    assert any("10 different bootstrap draws" in note for note in one.notes)
     two = rank_layers(frame_of(PATTERN, alphas=(1e-4, 1e-3), seeds=1))
     assert two.verdict == "weakly consistent"
     assert math.isnan(two.interval[0])
@@ -268,7 +268,7 @@ def test_labels_never_contradict_the_order(ratios):
 
 @settings(max_examples=60, deadline=None)
 @given(ratio_arrays)
-def test_only_a_place_that_changes_or_may_change_is_unclear(ratios):
+def test_only_a_label_that_may_change_is_unclear(ratios):
     ranking = rank_layers(as_frame(ratios), draws=20)
     assert 0 < SLACK < BORDER
     said = ("its place changes between alphas or seeds", "its label may change with another seed")
@@ -283,7 +283,7 @@ def test_only_a_place_that_changes_or_may_change_is_unclear(ratios):
     [(0.25, "a quarter of what"), (0.5, "half of what"), (0.41, "41 % of what"), (0.001, "less than 1 % of what"),
      (2, "twice what"), (3.4, "3.4 times what"), (12, "12 times what")],
 )  # fmt: skip
-def test_how_much_a_layer_keeps_is_said_plainly(kept, words):
+def test_kept_ratios_in_words(kept, words):
     assert kept_words(-math.log(kept)) == f"{words} the typical layer"
 
 
@@ -375,7 +375,7 @@ def test_a_record_is_read_over_its_last_quarter(tmp_path):
     frame = record.frame.merge(record.layers[["layer", "params", "macs"]], on="layer")
     same = rank_layers(frame)
     assert (same.verdict, same.caveats, same.notes) == (ranking.verdict, ranking.caveats, ranking.notes[:-1])
-    assert ranking.notes[-1].startswith("Spare: what was gone at alpha 1e-3")
+    assert ranking.notes[-1].startswith("Spare: the weights pruned at alpha 1e-3")
     known = ["spare", "spare_alpha", "spare_words"]  # a frame has no scores
     pd.testing.assert_frame_equal(same.table.drop(columns=known), ranking.table.drop(columns=known))
     assert same.table["spare"].isna().all()
@@ -389,7 +389,7 @@ def test_a_record_is_read_over_its_last_quarter(tmp_path):
     assert rank_layers(control).statistics.control.share > 0.95
 
 
-def test_it_shows_itself():
+def test_a_ranking_has_text_markdown_and_html():
     ranking = rank_layers(frame_of(PATTERN))
     assert repr(ranking) == "Ranking('consistent', 5 layers, W=1.00)"
     assert "Verdict: consistent." in str(ranking)

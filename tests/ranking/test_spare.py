@@ -56,7 +56,7 @@ def spare(scores, ratios, resets=0, **options):
 RATIOS = {1e-6: 0.8, 1e-5: 0.4, 1e-4: 0.1}
 
 
-def test_it_is_what_was_gone_at_the_strongest_alpha_within_noise():
+def test_spare_is_what_was_pruned_at_the_strongest_alpha_within_noise():
     found = spare({1e-6: [0.9], 1e-5: [0.899], 1e-4: [0.88]}, RATIOS)
     assert list(found["spare"]) == pytest.approx([0.6, 0.8])
     assert set(found["spare_alpha"]) == {1e-5}
@@ -103,7 +103,7 @@ def test_a_reference_of_the_warm_up_alone_is_not_taken_where_a_trial_did_better(
     assert set(spare(scores, RATIOS, reference="warm-up")["spare_alpha"]) == {1e-5}  # there was no warm-up
 
 
-def test_a_layer_that_was_reset_has_only_spare_what_it_lacked_when_it_was_scored():
+def test_a_reset_layer_spares_only_what_was_pruned_when_it_was_scored():
     """The ranking counts it as collapsed; the score was taken with what it had got back."""
     scores = {1e-6: [0.9], 1e-5: [0.9], 1e-4: [0.9]}
     assert spare(scores, RATIOS, resets=1)["spare"].equals(spare(scores, RATIOS)["spare"])
@@ -124,7 +124,7 @@ sweeps = st.lists(st.tuples(shares, points), min_size=1, max_size=5)
 
 @settings(deadline=None)
 @given(sweeps, points, st.sampled_from(["accuracy", "loss"]), st.booleans())
-def test_it_is_a_share_and_nothing_where_nothing_was_pruned(sweep, dense, kind, known):
+def test_spare_is_a_share_and_zero_where_nothing_was_pruned(sweep, dense, kind, known):
     scores = {10.0**-at: [score] for at, (_, score) in enumerate(reversed(sweep))}
     ratios = {10.0**-at: ratio for at, (ratio, _) in enumerate(reversed(sweep))}
     found = spare(scores, ratios, dense=dense, kind=kind, error=0.01 if known else None)["spare"]
@@ -136,7 +136,7 @@ def test_it_is_a_share_and_nothing_where_nothing_was_pruned(sweep, dense, kind, 
 
 @settings(deadline=None)
 @given(sweeps, st.floats(0.3, 1))
-def test_a_stronger_alpha_at_no_loss_that_prunes_more_never_lowers_it(sweep, dense):
+def test_a_stronger_alpha_without_loss_never_lowers_spare(sweep, dense):
     alphas = [10.0 ** (at - 6) for at in range(len(sweep))]
     scores = {alpha: [score] for alpha, (_, score) in zip(alphas, sweep, strict=True)}
     ratios = {alpha: ratio for alpha, (ratio, _) in zip(alphas, sweep, strict=True)}
@@ -155,7 +155,7 @@ def test_a_loss_in_words(loss, kind, words):
     assert loss_words(loss, kind) == words
 
 
-def test_a_run_shows_it_everywhere(tmp_path):
+def test_spare_is_shown_everywhere(tmp_path):
     record = made_run(tmp_path / "run", ["a", "b", "c", "d", "e"], alphas=(1e-5, 1e-4, 1e-3), seeds=3)
     ranking = rank_layers(record)
     assert ranking.table["spare"].between(0, 1).all()

@@ -105,7 +105,7 @@ def test_hostile_names_stay_text(opened: Any, hostile: Path, scheme: str) -> Non
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_a_comparison_of_hostile_runs_is_as_quiet(opened: Any, hostile: Path, tmp_path: Path) -> None:
+def test_hostile_names_stay_text_in_a_comparison(opened: Any, hostile: Path, tmp_path: Path) -> None:
     shutil.copytree(hostile, tmp_path / HOSTILE[0])
     write_comparison(tmp_path / "both.html", [hostile, tmp_path / HOSTILE[0]])
     page = opened((tmp_path / "both.html").as_uri())
@@ -352,7 +352,7 @@ def test_the_page_fits_a_phone_and_paper(opened: Any, address: str) -> None:
 # --- how large ---
 
 
-def test_of_a_thousand_layers_two_hundred_rows_show_until_all_are_asked_for(opened: Any, tmp_path: Path) -> None:
+def test_two_hundred_of_a_thousand_rows_show_until_all_are_requested(opened: Any, tmp_path: Path) -> None:
     many = [f"blocks.{number // 10}.conv{number % 10}" for number in range(1000)]
     strengths = tuple(float(f"{base}e-{power}") for power in (6, 5, 4, 3, 2) for base in (1, 3))
     record = made_run(tmp_path / "run", many, alphas=strengths, seeds=3, graph=chain(many), readings=4)

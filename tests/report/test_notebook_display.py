@@ -40,7 +40,7 @@ def inert(html: str) -> str:
     return html
 
 
-def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> None:
+def test_every_value_has_html_and_escapes_names(tmp_path: Path) -> None:
     model, (x, y) = Net(), data()
     traced = trace_model(model, x[:2])
     assert "Net: 2 layers, 1,810 parameters" in inert(traced._repr_html_())
@@ -53,7 +53,7 @@ def test_every_value_shows_itself_and_no_name_becomes_markup(tmp_path: Path) -> 
     assert "parameters 1.81k → " in inert(plan._repr_html_())
 
 
-def test_a_proof_shows_itself() -> None:
+def test_a_proof_has_html() -> None:
     entries = (
         Entry(name="slim", about=EVIL, params=5, macs=None, latency_ms=1, memory=1, scores=(0.9, 0.92)),
         Entry(name="dense", about="all", params=9, macs=3, latency_ms=1, memory=1, scores=(0.8, None)),
@@ -86,7 +86,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return shown
 
 
-def test_progress_is_drawn_in_a_notebook_and_what_stays_tells_no_time(kernel: list[str], tmp_path: Path) -> None:
+def test_progress_in_a_notebook_leaves_no_times_behind(kernel: list[str], tmp_path: Path) -> None:
     heard: list[object] = []
     run_sweep(Net(), data(), alphas=(1e-3,), steps=4, out=tmp_path / "run", listener=heard.append)
     assert kernel[0] == ""
@@ -101,7 +101,7 @@ def test_progress_is_drawn_in_a_notebook_and_what_stays_tells_no_time(kernel: li
     assert heard
 
 
-def test_progress_can_be_left_out_or_asked_for(
+def test_progress_can_be_switched_off_and_on(
     kernel: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"alphas": (1e-3,), "steps": 2}

@@ -85,7 +85,7 @@ def assert_inert(html):
     return page
 
 
-def test_the_page_stands_alone(tmp_path):
+def test_the_page_is_self_contained(tmp_path):
     make_run(tmp_path / "run")
     path = write_report(tmp_path / "run")
     html = path.read_text()
@@ -206,14 +206,14 @@ def verdict_of(html):
     return html[html.index('id="verdict"') : html.index('id="pattern"')]
 
 
-def test_notes_are_loud(tmp_path):
+def test_warnings_are_in_the_verdict(tmp_path):
     record = make_run(tmp_path / "run", stand_in=True, diverged=(1e-3,), resets={"<b>fc</b>": 2})
     verdict = verdict_of(render(record))
     for said in ("Stand-in data", "no longer finite", "&lt;b&gt;fc", "Not confirmed", "One trial shows an order"):
         assert said in verdict
     assert verdict.count('class="note"') == 4
     lost = verdict_of(render(make_run(tmp_path / "lost", diverged=(1e-4, 1e-3))))
-    for said in ("No ranking", "There is no trial to rank by", "does not tell which layers"):
+    for said in ("No ranking", "There is no trial to rank by", "does not show which layers"):
         assert said in lost
 
 
@@ -299,7 +299,7 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_every_shade_has_an_ink_that_can_be_read():
+def test_text_on_every_shade_has_enough_contrast():
     for given in (True, False):
         shades = [shade(step / 63, given=given) for step in range(64)]
         assert min(contrast(colour, ink_on(colour)) for colour in shades) >= 4.5
@@ -331,7 +331,7 @@ def test_reasons_are_gathered_by_weight():
     assert [(reason, len(group)) for reason, group in by_reason(skipped)] == [("y", 1), ("x", 2)]
 
 
-def test_the_commands_would_make_the_run_again(tmp_path):
+def test_the_commands_reproduce_the_run(tmp_path):
     record = make_run(
         tmp_path / "a run", seeds=3, lr=0.1, until_stable=True, include=("conv*", "fc;rm -rf"), model_args={"n": 2}
     )
@@ -353,12 +353,12 @@ def test_the_commands_would_make_the_run_again(tmp_path):
         ({"steps": 9_000, "warm_up": 0, "unit": "one"}, "--steps 9000"),
     ],
 )
-def test_a_run_of_other_defaults_than_todays_is_made_again_by_its_own(tmp_path, made, named):
+def test_a_run_with_old_defaults_is_reproduced_with_them(tmp_path, made, named):
     first, *_ = commands(_made_by(make_run(tmp_path / "run"), **made), None, None)
     assert first == f"dst-analyze m.py --alphas 1e-4,1e-3 {named}"
 
 
-def test_a_run_of_literal_alphas_is_made_again_with_literal_alphas(tmp_path):
+def test_a_run_with_literal_alphas_is_reproduced_with_them(tmp_path):
     record = make_run(tmp_path / "run")  # as one from before there was a scale
     assert " --alpha-scale 1 " in commands(record, None, None)[0]
     paper = replace(record, config=record.config.model_copy(update={"recipe": "paper"}))
@@ -386,7 +386,7 @@ CHEAP = (
 )
 
 
-def test_the_cheap_half_does_not_import_torch(tmp_path):
+def test_run_ranking_and_report_do_not_import_torch(tmp_path):
     made_run(tmp_path / "run", ["conv1", "fc"], graph=chain(["conv1", "fc"]))
     add_plan(tmp_path / "run", ["conv1", "fc"])
     make_run(tmp_path / "run2", seeds=2)

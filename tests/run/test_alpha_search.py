@@ -172,7 +172,7 @@ def test_a_search_starts_at_the_papers_alphas_whatever_the_recipe(optimizer):
         ({"target_remaining": [float("nan")]}, "finite"),
         ({"alphas": []}, "at least one"),
         ({"alphas": "some"}, "auto"),
-        ({"max_epochs": 3}, "until_stable"),
+        ({"max_epochs": 3}, "until-stable"),
         ({"max_epochs": 3, "until_stable": True, "steps": 5}, "both set the length"),
     ],
 )

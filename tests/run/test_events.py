@@ -65,10 +65,10 @@ def _rows(emit):
 def test_lines_where_there_is_no_terminal(tmp_path):
     lines = told(make_run(tmp_path / "run", stand_in=True).manifest, terminal=False).splitlines()
     assert lines == [
-        "STAND-IN DATA, as the model file gives none: data",
+        "STAND-IN DATA, because the model file has none: data",
         "all of it",
         "on cpu; thresholds on a clock of 1",
-        "3 trials of 100 steps, 1 of them there already, 2 at once",
+        "3 trials of 100 steps, 1 of them done already, 2 at once",
         "alpha 1e-4, seed 1 starts again: killed",
         "dense, seed 0: loss 0.25, accuracy 75.0%, 1.5 s",
         "alpha 1e-4, seed 1 diverged: not finite \\x1b[31m",

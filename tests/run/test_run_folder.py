@@ -307,7 +307,7 @@ def test_masks_take_a_bit_per_weight_and_are_checked(tmp_path):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(FolderError, match="masks cannot be read"):
         read_masks(path)
-    with pytest.raises(FolderError, match="no masks here"):
+    with pytest.raises(FolderError, match="there are no masks"):
         read_masks(tmp_path / "other")
 
 

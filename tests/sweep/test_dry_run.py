@@ -131,7 +131,7 @@ def test_a_fast_run_does_everything_and_replaces_nothing(here, capsys):
         assert main([*args, "--epochs", "50", "--seeds", "3", "--fast-dev-run"]) == 0
     captured = capsys.readouterr()
     assert f"3 trials of {STEPS} steps" in captured.err
-    assert "WARNING     a few steps, to see that everything works: nothing here is a result" in captured.out
+    assert "WARNING     a few steps only, to test that everything works: nothing here is a result" in captured.out
     assert "this was a rehearsal" in captured.out
     assert "\nslim model" not in captured.out.rpartition("WARNING     a few steps")[2]
     assert "saving" not in captured.out

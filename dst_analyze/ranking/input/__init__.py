@@ -1,1 +1,1 @@
-"""Measured ratios, from a record or from a frame, checked and brought into arrays."""
+"""Measured ratios from a record or a frame, checked and converted to arrays."""

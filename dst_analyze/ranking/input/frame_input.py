@@ -1,4 +1,4 @@
-"""Frames of ratios, from a record or from elsewhere: checked row by row, and brought to one row per trial and layer."""
+"""Frames and CSV files of ratios, checked and reduced to one row per trial and layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dst_analyze.text import from_spreadsheet
 NEEDED = ("layer", "alpha", "remaining")
 TRIAL = ["control", "alpha", "seed"]
 COLUMNS = (*TRIAL, "layer", "remaining", "null", "resets", "params", "macs", "group")
-"""What a checked frame has, one row per trial and layer."""
+"""Columns of a checked frame, which has one row per trial and layer."""
 
 _HINT = (
     "a frame has the columns layer, alpha, remaining (a share from 0 to 1), and optionally seed, step, params, macs, "
@@ -29,16 +29,19 @@ _WORDS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0
 
 
 def checked_frame(frame: pd.DataFrame, *, row: str = "row") -> pd.DataFrame:
-    """One row per trial and layer with the columns of `COLUMNS`, or a DataError that names the first bad row.
+    """Return one row per trial and layer, with the columns of `COLUMNS`.
 
-    With a column ``step`` the frame is a course in time, of which the last quarter of each trial is read: its median.
-    ``row`` is what the errors call an entry of the frame's index.
+    With a column ``step``, each trial is reduced to the median of its last quarter. ``row`` is the word for a row in
+    error messages.
+
+    Raises:
+        DataError: A column is missing, or a value is wrong; the message names the first wrong row.
     """
     if not isinstance(frame, pd.DataFrame):
         raise DataError(f"a ranking is made from a record or a pandas frame, not from {type(frame).__name__}")
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
-        raise DataError(f"the column {twice[0]!r} is there twice", hint=_HINT)
+        raise DataError(f"the column {twice[0]!r} occurs twice", hint=_HINT)
     missing = [name for name in NEEDED if name not in frame]
     if missing:
         found = ", ".join(map(str, frame.columns)) or "none"
@@ -72,7 +75,7 @@ def checked_frame(frame: pd.DataFrame, *, row: str = "row") -> pd.DataFrame:
 
 
 def settled(course: pd.DataFrame) -> pd.DataFrame:
-    """A course in time, brought to one row per trial and layer: the median over the last quarter of each trial."""
+    """Return one row per trial and layer: the median over the last quarter of each trial's steps."""
     read, keys = last_quarter(course), [*TRIAL, "layer"]
     figures = {"remaining": "median", "null": "median", "params": "first", "macs": "first", "group": "first"}
     made = read.groupby(keys, sort=False).agg(figures)
@@ -81,7 +84,7 @@ def settled(course: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """A CSV file from elsewhere as a checked frame; errors name the line."""
+    """Read a CSV file of ratios as a checked frame; errors name the line."""
     try:
         with open_regular_file(path.resolve(), CSV_MOST) as file:
             reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
@@ -113,7 +116,7 @@ def read_frame(path: Path) -> pd.DataFrame:
 
 
 class _Check:
-    """Columns of a frame as they should be, or an error that names the first row that is not."""
+    """Checks and converts a frame's columns; errors name the first wrong row."""
 
     def __init__(self, frame: pd.DataFrame, row: str) -> None:
         self.frame, self.row = frame, row
@@ -168,7 +171,7 @@ class _Check:
         if at is not None:
             same = (clean[list(keys)] == clean[list(keys)].iloc[at]).all(axis=1)
             earlier = self.frame.index[self.first(same) or 0]
-            raise self.bad(at, f"seed {clean['seed'].iloc[at]} is there already, in {self.row} {earlier}")
+            raise self.bad(at, f"seed {clean['seed'].iloc[at]} is already given, in {self.row} {earlier}")
 
     def one_per_layer(self, clean: pd.DataFrame, fact: str) -> None:
         first = clean.groupby("layer", sort=False)[fact].transform("first")

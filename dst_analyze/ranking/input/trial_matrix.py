@@ -1,4 +1,4 @@
-"""What was measured, as arrays: a row per trial, a column per layer, and which trials can be used."""
+"""Measured ratios as arrays, a row per trial and a column per layer, with each trial's status."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ USED = "used"
 
 @dataclass(frozen=True)
 class Measured:
-    """``layers`` in network order (layer, params, macs, group), ``trials`` (control, alpha, seed, status, reason).
+    """Measured ratios of every trial and layer.
 
-    The arrays have a row per trial and a column per layer; NaN where there is no ratio, or no null. ``read`` are the
-    ratios as they were read, ``ratios`` those that count: a layer that was reset had collapsed, and counts as that
-    (what is read of it later depends on when the reset came, and on how far thresholds could still travel).
+    ``layers`` are in network order (layer, params, macs, group), ``trials`` have control, alpha, seed, status and
+    reason. Arrays have a row per trial and a column per layer; NaN where there is no ratio, or no null. ``read`` are
+    the ratios as measured, ``ratios`` those that are ranked: a layer that was reset counts as collapsed, because its
+    later ratio depends on when the reset came.
     """
 
     layers: pd.DataFrame
@@ -33,26 +34,27 @@ class Measured:
 
     @property
     def ratios(self) -> np.ndarray:
+        """The ratios that are ranked; at most `COLLAPSED` for a layer that was reset."""
         return np.where(self.resets > 0, np.minimum(self.read, COLLAPSED), self.read)
 
     @property
     def params(self) -> np.ndarray | None:
-        """Weights of each layer, or None where they are not known: every layer then counts the same."""
+        """Weights of each layer; None if they are not known, and every layer counts the same."""
         counts = self.layers["params"].to_numpy(float)
         return None if np.isnan(counts).any() else counts
 
     def rows(self, *, control: bool = False) -> np.ndarray:
-        """Return which trials are used: of the sweep, or of its control."""
+        """Return a mask of the used trials, of the sweep or of its control."""
         chosen: np.ndarray = ((self.trials["control"] == control) & (self.trials["status"] == USED)).to_numpy(bool)
         return chosen
 
     def take(self, layers: np.ndarray) -> Measured:
-        """Some of the layers only."""
+        """Return the measurements of some of the layers."""
         arrays = {name: getattr(self, name)[:, layers] for name in ("read", "null", "resets")}
         return replace(self, layers=self.layers[layers].reset_index(drop=True), **arrays)
 
     def grouped(self) -> Measured:
-        """Groups in place of layers: what must shrink together is counted together; a layer alone is a group of one."""
+        """Return measurements with groups in place of layers; a layer without a group is a group of one."""
         names = [group or layer for group, layer in zip(self.layers["group"], self.layers["layer"], strict=True)]
         order = list(dict.fromkeys(names))
         member = np.array([[name == group for name in names] for group in order], dtype=float)
@@ -70,7 +72,7 @@ class Measured:
 
 
 def measured(source: SweepRecord | pd.DataFrame, groups: Mapping[str, str] | None = None) -> Measured:
-    """What a record or a frame holds, with every trial's status."""
+    """Return the measurements of a record or a frame, with every trial's status."""
     known = _of_record(source) if isinstance(source, SweepRecord) else _of_frame(checked_frame(source))
     if groups is not None:
         names = list(known.layers["layer"])
@@ -110,11 +112,11 @@ def _arrays(frame: pd.DataFrame, layers: pd.DataFrame, lost: pd.DataFrame) -> Me
         return values
 
     read, null = array("remaining", np.nan), array("null", np.nan)
-    return _judged(Measured(layers, trials, read, null, array("resets", 0.0)))
+    return _with_status(Measured(layers, trials, read, null, array("resets", 0.0)))
 
 
-def _judged(made: Measured) -> Measured:
-    """Each trial with the model's ratio, and out of use where it has nothing to say about the order of layers."""
+def _with_status(made: Measured) -> Measured:
+    """Return trials with the model's ratio; a trial that cannot order layers loses the status used."""
     weights = np.ones(len(made.layers)) if made.params is None else made.params
     known = ~np.isnan(made.read)
     ratios, total = np.where(known, made.read, 0), (known * weights).sum(axis=1)

@@ -1,1 +1,1 @@
-"""Statistics on arrays: rows are trials, columns layers. Nothing here knows of records, frames or words."""
+"""Statistics on arrays whose rows are trials and whose columns are layers."""

@@ -1,4 +1,4 @@
-"""The arithmetic: redundancy, ranks, agreement between rankings, and how far each could be otherwise.
+"""Redundancy, ranks, agreement between rankings, and bootstrap intervals.
 
 Rows are trials, columns are layers. docs/ranking.md says in words what each number means.
 """
@@ -11,25 +11,25 @@ import numpy as np
 from scipy import stats
 
 FLOOR = 1e-4
-"""The smallest ratio that is told from zero where the number of weights is not known (and in a null)."""
+"""Ratios below this are clamped if the number of weights is not known, and in a null."""
 COLLAPSED = 0.01
-"""The ratio at which a sweep resets a layer's thresholds: a layer that was reset kept no more."""
+"""The ratio at which a sweep resets a layer's thresholds: a reset layer kept at most this."""
 LEVEL = 0.95
-"""Of every interval; what happens in one trial of twenty or fewer is put down to chance."""
+"""Confidence level of every interval and test."""
 _SHUFFLED = 10**7  # numbers to shuffle for a p-value: half a second at most
 _CHUNK = 2 * 10**6
-_DIGITS = 12  # of a mean that count: sums of the same numbers may differ beyond
+_DIGITS = 12  # decimals that ranks compare: sums of the same numbers may differ beyond
 
 
 def floors(params: np.ndarray | None, layers: int) -> np.ndarray:
-    """The ratio below which each layer's is not told from zero: that of one weight."""
+    """Return the ratio that each layer's is clamped to: that of one weight."""
     return np.full(layers, FLOOR) if params is None else 1 / params
 
 
 def redundancy(ratios: np.ndarray, params: np.ndarray | None, *, floor: float = 0.0) -> np.ndarray:
-    """Return how much sparser than the typical layer each layer is, in each trial: middle mean of log k, less log k.
+    """Return each layer's redundancy in each trial: middle mean of log ratio, less its log ratio.
 
-    Layers count alike, whatever their size: the average by weights would be the largest layer itself.
+    Layers count alike whatever their size, as a mean by weights would follow the largest layer.
     """
     if not ratios.shape[-1]:  # no layer was read in every trial
         return np.zeros(ratios.shape)
@@ -41,8 +41,8 @@ def redundancy(ratios: np.ndarray, params: np.ndarray | None, *, floor: float = 
 def middle_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of the middle half of each row (interquartile mean), with the last axis kept.
 
-    A single extreme layer does not move it, as it moves the mean; and it varies less between seeds than the median.
-    A value that is partly in the middle half counts in part.
+    It resists outliers, unlike the mean, and varies less between seeds than the median. Values partly in the middle
+    half count in part.
     """
     count = values.shape[-1]
     place = np.arange(count)
@@ -52,27 +52,27 @@ def middle_mean(values: np.ndarray) -> np.ndarray:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """1 for the largest; layers that are equal share the mean of their places."""
+    """Return ranks, 1 for the largest value; ties share the mean of their ranks."""
     ranked: np.ndarray = stats.rankdata(-np.round(values, _DIGITS), axis=-1)
     return ranked
 
 
 def kendalls_w(ranked: np.ndarray) -> float:
-    """Kendall's W, corrected for ties: 1 if all rows rank alike, about 1/rows by chance; NaN if everything is tied."""
+    """Return Kendall's W, corrected for ties: 1 if all rows agree, about 1/rows by chance, NaN if tied."""
     centred = ranked - ranked.mean(axis=1, keepdims=True)
     largest = len(ranked) * (centred**2).sum()
     return float(min((centred.sum(axis=0) ** 2).sum() / largest, 1.0)) if largest > 0 else float("nan")
 
 
 def kendalls_tau(one: np.ndarray, other: np.ndarray) -> float:
-    """Kendall's tau-b of two orders; NaN where one of them tells no two layers apart."""
+    """Return Kendall's tau-b of two orders; NaN if all values of one are equal."""
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
     return float(stats.kendalltau(np.round(one, _DIGITS), np.round(other, _DIGITS)).statistic)
 
 
 def permutation_p(ranked: np.ndarray, rng: np.random.Generator) -> float:
-    """How often rows that rank at random agree at least as well: every row is shuffled by itself."""
+    """Return the p-value of the rows' agreement: rows are shuffled independently."""
     rows, layers = ranked.shape
     centred = ranked - ranked.mean(axis=1, keepdims=True)
     observed = (centred.sum(axis=0) ** 2).sum()
@@ -87,10 +87,10 @@ def permutation_p(ranked: np.ndarray, rng: np.random.Generator) -> float:
 
 
 def resampled(alphas: np.ndarray, seeds: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each trial is in each draw, alphas and seeds being drawn anew with replacement, each for itself.
+    """Return how often each trial is in each bootstrap draw.
 
-    A draw of an alpha takes it with all seeds that were drawn and the other way round: trials that share an alpha, or
-    a seed, are alike, and drawing trials one by one would make them look like more evidence than they are.
+    Alphas and seeds are drawn separately: trials that share one of them are not independent, so that drawing trials
+    one by one would give intervals that are too narrow.
     """
     counts = np.ones((draws, len(alphas)))
     for labels in (alphas, seeds):
@@ -102,13 +102,14 @@ def resampled(alphas: np.ndarray, seeds: np.ndarray, draws: int, rng: np.random.
 
 @dataclass(frozen=True)
 class Interval:
-    """From where to where, at `LEVEL`; NaN where nothing can be said."""
+    """A confidence interval at `LEVEL`; NaN if there is none."""
 
     low: float
     high: float
 
     @classmethod
     def of(cls, values: np.ndarray) -> Interval:
+        """Return the interval of bootstrap values, without NaNs."""
         known = values[~np.isnan(values)]
         if not len(known):
             return UNKNOWN
@@ -120,7 +121,7 @@ UNKNOWN = Interval(float("nan"), float("nan"))
 
 
 def rank_intervals(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The range of each layer's rank over the draws: lowest and highest."""
+    """Return each layer's lowest and highest rank over the draws, at `LEVEL`."""
     drawn = ranks(counts @ values / counts.sum(axis=1, keepdims=True))
     drawn.sort(axis=0)
     cut = int((1 - LEVEL) / 2 * (len(drawn) - 1))
@@ -128,9 +129,9 @@ def rank_intervals(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, 
 
 
 def mean_correlation(vectors: np.ndarray, counts: np.ndarray | None = None) -> np.ndarray:
-    """The mean correlation between two different rows, for each draw of rows (without draws, of all once).
+    """Return the mean correlation between different rows: for each draw of rows, or once over all rows.
 
-    A row that is drawn twice is not compared with itself: it would agree, and a draw of few rows look better than all.
+    A row that is drawn twice is not compared with itself, which would raise the mean of draws with few rows.
     """
     centred = vectors - vectors.mean(axis=1, keepdims=True)
     products, length = centred @ centred.T, np.sqrt((centred**2).sum(axis=1))
@@ -144,13 +145,13 @@ def mean_correlation(vectors: np.ndarray, counts: np.ndarray | None = None) -> n
 
 
 def as_w(correlation: np.ndarray, rows: int) -> np.ndarray:
-    """The W that rows of such a mean correlation have."""
+    """Return Kendall's W for a mean correlation between rows."""
     w: np.ndarray = np.clip((1 + (rows - 1) * correlation) / rows, 0, 1)
     return w
 
 
 def correlations(ranked: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of every two rows; NaN with a row in which everything is tied."""
+    """Return Spearman's correlation of every two rows of ranks; NaN for a row of ties."""
     centred = ranked - ranked.mean(axis=1, keepdims=True)
     length = np.sqrt((centred**2).sum(axis=1))
     norms = np.outer(length, length)
@@ -161,9 +162,10 @@ def correlations(ranked: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Explained:
-    """How much of a redundancy another one explains, and whether the rest is the same in every trial.
+    """The share of a redundancy that another one explains, and how far trials agree about the rest.
 
-    ``share`` is of its variance over layers, 0 to 1; ``rest`` the mean correlation between trials of what is left.
+    ``share`` is the explained share of the variance over layers, 0 to 1; ``rest`` the mean correlation of the residuals
+    between trials, ``rest_low`` its lower bound.
     """
 
     share: float
@@ -172,15 +174,16 @@ class Explained:
 
     @property
     def says_more(self) -> bool:
-        """Whether something beyond it is there in trial after trial."""
+        """True if the trials agree about a part that is not explained."""
         low = self.rest if np.isnan(self.rest_low) else self.rest_low
         return self.share < LEVEL and bool(low > 0)
 
 
 def explained(values: np.ndarray, by: np.ndarray, counts: np.ndarray, *, steepest: float) -> Explained:
-    """Take out of each trial's redundancy the multiple of the other that fits best, and look at the rest.
+    """Return how much of each trial's redundancy is a multiple of another, by least squares.
 
-    The multiple is from 0 (the opposite explains nothing) to ``steepest`` (nor do tiny differences large ones).
+    The multiple is limited to 0 (an opposite order explains nothing) and ``steepest`` (tiny differences do not explain
+    large ones).
     """
     one, other = (v - v.mean(axis=1, keepdims=True) for v in (values, by))
     size = (other**2).sum(axis=1, keepdims=True)

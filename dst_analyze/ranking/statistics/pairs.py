@@ -1,4 +1,4 @@
-"""Pairs of layers that differ clearly: how many another order has the same way round."""
+"""Pairs of layers that differ clearly, and how many of them another order confirms."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 CLEAR = 0.3
 """Two layers differ clearly if one keeps less than three quarters of what the other keeps: exp(-0.3) is 0.74."""
 CONTRADICTED = 0.25
-"""Share of clear pairs from which on trials are said to disagree; by chance it would be half."""
+"""Share of clear pairs in opposite order from which on trials disagree; by chance it is half."""
 
 INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """What orders that need no training say of the pairs that differ clearly; NaN for an order that is not known.
+    """Shares of clear pairs that orders without training get right; NaN for an unknown order.
 
     ``initial``, ``size`` and ``depth`` are the shares that the initial weights, "larger is more redundant" and "later
-    is more redundant" order as the sweep does (a tie counts half); ``beyond`` is the share that none of them does.
+    is more redundant" order as the sweep does (a tie counts half); ``beyond`` is the share none of them gets right.
     """
 
     pairs: int
@@ -32,13 +32,13 @@ class Guesses:
 
     @property
     def known(self) -> dict[str, float]:
-        """The shares by name, of those that are known."""
+        """The known shares by name."""
         named = {INITIAL: self.initial, SIZE: self.size, DEPTH: self.depth}
         return {name: share for name, share in named.items() if share == share}
 
 
 def clear_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of every two layers that differ clearly, the more redundant one first."""
+    """Return the indices of all pairs that differ clearly: the more redundant ones, and the others."""
     first, second = np.triu_indices(len(values), 1)
     difference = values[first] - values[second]
     far = np.abs(difference) > CLEAR
@@ -48,16 +48,16 @@ def clear_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def alike(values: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return for each clear pair of ``values`` whether another order has it the same way: 1, 0, or 1/2 for a tie."""
+    """Return for each clear pair whether another order agrees: 1, 0, or 1/2 for a tie."""
     more, less = clear_pairs(values)
     same: np.ndarray = (np.sign(np.round(other[more] - other[less], 9)) + 1) / 2
     return same
 
 
 def contradicted(values: np.ndarray) -> float:
-    """Return the share of pairs that trials order differently, of those that both tell apart clearly; NaN for none.
+    """Return the share of clear pairs that two trials order differently, over all pairs of trials.
 
-    Rows are trials, columns layers; each two trials are compared.
+    Only pairs that both trials separate clearly count; NaN if there are none. Rows are trials, columns layers.
     """
     layers = values.shape[1]
     clear, signs = np.zeros((layers, layers)), np.zeros((layers, layers))
@@ -74,7 +74,7 @@ def contradicted(values: np.ndarray) -> float:
 
 
 def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | None) -> Guesses:
-    """Return how far orders that need no training agree with a redundancy; ``values`` are in network order."""
+    """Return how far orders without training agree with a redundancy, given in network order."""
     orders: Mapping[str, np.ndarray | None] = {
         "initial": initial,
         "size": sizes,

@@ -1,6 +1,6 @@
 "use strict";
-// The page works without this; with it the table sorts and filters, and layers can be followed from place to place.
-// Whatever is shown is set as textContent: names come from strangers.
+// The page works without this script, which sorts and filters the table and links each layer's row and node.
+// Text is set as textContent only, as names are not trusted.
 
 const root = document.documentElement;
 const find = (selector, within = document) => within.querySelector(selector);
@@ -13,7 +13,7 @@ function remembered(value) {
     if (value !== undefined) localStorage.setItem("dst-analyze-theme", value);
     return localStorage.getItem("dst-analyze-theme");
   } catch {
-    return null; // a browser that keeps nothing for files
+    return null; // some browsers have no storage for local files
   }
 }
 
@@ -48,7 +48,7 @@ function startTable(table, data) {
     const up = again ? again === "descending" : head.dataset.first !== "down";
     order = rows.map((_, at) => at).sort((a, b) => {
       const one = column[a], other = column[b];
-      if (one === null || other === null) return (one === null) - (other === null) || a - b; // gaps stay below
+      if (one === null || other === null) return (one === null) - (other === null) || a - b; // gaps sort last
       return (up ? one - other : other - one) || a - b;
     });
     show();
@@ -131,7 +131,7 @@ function startPicking(showAll) {
     find("#to-node").hidden = !node;
   }
 
-  // Within its own frame only: the reader stays where they are.
+  // Scroll within the frame only, not the page.
   function intoView(element) {
     const frame = element.closest(".canvas, .tall");
     if (!frame) return;
@@ -172,7 +172,7 @@ function startPicking(showAll) {
   if (rows.has(first)) pick(first);
 }
 
-// --- the picture: zoom, and one stop of the Tab key ---------------------------------------------------------------
+// --- the picture: zoom and keyboard --------------------------------------------------------------------------------
 
 function startCanvas(canvas) {
   const svg = find("svg", canvas), width = svg.viewBox.baseVal.width;
@@ -190,7 +190,7 @@ function startCanvas(canvas) {
   all("button", controls).forEach((button) => {
     button.addEventListener("click", () => show(steps[button.dataset.zoom]()));
   });
-  // Hundreds of layers would be hundreds of stops: Tab enters at one, arrows go on.
+  // One tab stop for all layers; arrow keys move between them.
   links.forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
@@ -226,7 +226,7 @@ function startCopy(button) {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      button.textContent = "Selected: copy with Ctrl+C"; // where the browser keeps the clipboard to itself
+      button.textContent = "Selected: copy with Ctrl+C"; // if the browser denies access to the clipboard
     }
   });
 }

@@ -1,1 +1,1 @@
-"""A record, a ranking or a plan becomes a figure."""
+"""Figures of records, rankings and plans."""

@@ -1,7 +1,7 @@
-"""The figures: each drawn upon axes that are given, for the page, for a paper or for a notebook.
+"""The report's figures, drawn on given axes: for the page, for papers and for notebooks.
 
-One style and one language of colour (`colours`): where it is about shares, dark blue is kept and yellow given up. What
-is told by colour is also told by a number, a name, or the pattern of a line.
+All share one style and one set of colours (`colours`). Whatever colour shows is also shown by a number, a name or a
+line's pattern.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.text import elide
 
-# Each stands out from a white and from a dark page by 3 to 1; twice round they differ by their dashes.
+# Each has a contrast of 3 to 1 on white and on dark pages; beyond six lines, dashes differ.
 PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
-MOST_LINES = 12  # layers that can be told apart as lines; more are drawn as a heatmap
-_MOST_LABELS = 60  # names beside one heatmap
+MOST_LINES = 12  # layers that are distinguishable as lines; more are drawn as a heatmap
+_MOST_LABELS = 60  # names on the axis of a heatmap
 _MOST_VALUES = 700  # cells with their number written in them
-_MOST_STEPS = 200  # of a line over layers: beyond it they are narrower than a pixel or two
-_MOST_WIDTHS = 60  # groups as bars; a table has all of them
+_MOST_STEPS = 200  # of a line over layers; more would be narrower than two pixels
+_MOST_WIDTHS = 60  # groups as bars; the table has all groups
 _LONGEST_NAME = 34
 _NAMES_ACROSS = 36  # letters below a panel
 _SCREEN: dict[Any, Any] = {"text.color": TEXT, "axes.labelcolor": TEXT, "xtick.color": TEXT, "ytick.color": TEXT}
@@ -63,7 +63,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def styled(*, page: bool) -> Iterator[None]:
-    """The report's style; on the page with stand-ins for its colours, elsewhere black on white."""
+    """Apply the report's style; on the page with placeholder colours, elsewhere black on white."""
     with rc_context(_STYLE | (_SCREEN if page else {})):
         yield
 
@@ -72,20 +72,20 @@ def styled(*, page: bool) -> Iterator[None]:
 
 
 def pattern_size(layers: int, alphas: int) -> tuple[float, float]:
-    """Inches that a heatmap takes."""
+    """Return the width and height of a heatmap in inches."""
     row = 0.3 if layers <= 30 else 0.19 if layers <= _MOST_LABELS else 11 / layers
     return min(3.4 + 0.62 * alphas, 9.6), 0.85 + row * max(layers, 1)
 
 
 def plot_pattern(table: pd.DataFrame, axes: Axes) -> Axes:
-    """Layers x alphas, in percent of the weights that remain."""
+    """Draw a heatmap of layers x alphas, in percent of the weights that remain."""
     _heatmap(table, axes, [alpha_label(float(alpha)) for alpha in table.columns])
     axes.set_xlabel("alpha: how hard training is allowed to prune")
     return axes
 
 
 def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int = _MOST_LABELS) -> None:
-    """Shares as colours, with their percentage where there is room for it."""
+    """Draw shares as colours, with percentages if there is room."""
     rows = len(shares)
     every = max(1, math.ceil(rows / most))
     percent = shares.astype(float) * 100
@@ -94,9 +94,9 @@ def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int
             percent, ax=axes, vmin=0, vmax=100, cmap=KEPT_MAP, annot=True, fmt=".0f", cbar=False,
             linewidths=1, linecolor=PAGE, xticklabels=False, yticklabels=False,
         )  # fmt: skip
-        _legible(axes)
+        _set_contrast(axes)
         axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
-    else:  # as an image of one pixel per cell: a thousand layers would be a thousand shapes
+    else:  # an image with a pixel per cell: a shape per cell would make the page too large
         extent = (0, len(columns), rows, 0)
         image = axes.imshow(
             percent, vmin=0, vmax=100, cmap=KEPT_MAP, aspect="auto", interpolation="none", extent=extent
@@ -113,8 +113,8 @@ def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int
     axes.tick_params(length=0, rotation=0)
 
 
-def _legible(axes: Axes) -> None:
-    """Black or white upon each colour: seaborn's own choice falls short of 4.5 to 1 in the middle."""
+def _set_contrast(axes: Axes) -> None:
+    """Set each number to black or white: seaborn's choice has too little contrast in mid-range."""
     (mesh,) = axes.collections
     known: np.ndarray = np.ma.compressed(np.ma.asarray(mesh.get_array()))
     for text, colour in zip(axes.texts, mesh.to_rgba(known), strict=True):
@@ -122,7 +122,7 @@ def _legible(axes: Axes) -> None:
 
 
 def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
-    """The paper's figure: what remains of each layer, in network order, a panel for each alpha."""
+    """Return the paper's figure: what remains of each layer in network order, a panel per alpha."""
     alphas = record.alphas
     across = min(len(alphas), 3)
     down = math.ceil(len(alphas) / across)
@@ -159,7 +159,7 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
 
 
 def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
-    """What remains of each layer over training at one alpha, median over seeds; x marks a reset of its thresholds."""
+    """Draw what remains of each layer over training, median over seeds; x marks a threshold reset."""
     frame = record.frame[(record.frame["alpha"] == alpha) & ~record.frame["control"].astype(bool)]
     known = set(frame["layer"].unique())
     order = [name for name in record.layers["layer"] if name in known]
@@ -177,7 +177,7 @@ def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
         )  # fmt: skip
     else:
         for number, layer in enumerate(order):
-            axes.plot(course.index, 100 * course[layer], label=axis_name(layer), **_line(number))
+            axes.plot(course.index, 100 * course[layer], label=axis_name(layer), **_line_style(number))
         for layer, step in resets:
             colour = PALETTE[order.index(layer) % len(PALETTE)]
             axes.plot([step], [100 * course.at[step, layer]], "x", color=colour, markersize=6)
@@ -189,7 +189,7 @@ def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
 
 
 def _reset_at(frame: pd.DataFrame, order: Sequence[str]) -> list[tuple[str, float]]:
-    """Which layer was reset before which reading, in any seed."""
+    """Return each layer and step at which a reading shows a reset, in any seed."""
     counted = frame.dropna(subset=["resets"]).sort_values("step")
     more = counted.groupby(["seed", "layer"], sort=False)["resets"].diff().fillna(counted["resets"]) > 0
     hit = counted[more & counted["layer"].isin(order)]
@@ -197,7 +197,7 @@ def _reset_at(frame: pd.DataFrame, order: Sequence[str]) -> list[tuple[str, floa
 
 
 def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> None:
-    """Training loss and test score at one alpha, a line for each seed, beside the dense model's."""
+    """Draw training loss and test score at one alpha, a line per seed, with the dense model's."""
     main = record.steps[~record.steps["control"].astype(bool)]
     for name, axes in (("loss", loss), ("score", score)):
         scale = 100 if name == "score" and record.manifest.data.score == "accuracy" else 1
@@ -206,7 +206,7 @@ def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> N
             (main[main["alpha"] == alpha], PALETTE[0], "-", f"alpha {alpha_label(alpha)}"),
         ):
             for number, (_, run) in enumerate(at.dropna(subset=[name]).groupby("seed")):
-                named = label if number == 0 else "_"  # matplotlib's word for: not in the legend
+                named = label if number == 0 else "_"  # matplotlib leaves "_" out of the legend
                 axes.plot(run["step"], scale * run[name], color=colour, linestyle=dashes, label=named)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
@@ -218,7 +218,7 @@ def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> N
 
 
 def plot_thresholds(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
-    """Each layer's thresholds at the last reading: half of them lie in the dark band, all in the pale one."""
+    """Draw each layer's final thresholds: the dark band holds half of them, the pale band all."""
     frame = record.frame[(record.frame["alpha"] == alpha) & ~record.frame["control"].astype(bool)]
     last = frame[frame["step"] == frame.groupby("seed")["step"].transform("max")]
     columns = ["threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max"]
@@ -233,9 +233,10 @@ def plot_thresholds(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
 
 
 def _steps(*rising: np.ndarray) -> list[np.ndarray]:
-    """Edges and heights of a line in steps, a step for each layer; of very many layers, for neighbours together.
+    """Return edges and heights of step lines, a step per layer or per few neighbours if there are many.
 
-    Given are the lowest values, those between, and the highest; of neighbours the outermost and the medians count.
+    Arguments run from the lowest line to the highest. Of layers that share a step, the lowest line takes the minimum,
+    the highest the maximum, and lines between take the median.
     """
     count = len(rising[0])
     cuts = np.unique(np.linspace(0, count, min(count, _MOST_STEPS) + 1).round().astype(int))
@@ -247,7 +248,7 @@ def _steps(*rising: np.ndarray) -> list[np.ndarray]:
 
 
 def _layer_axis(axes: Axes, order: Sequence[str]) -> None:
-    """Layers from the input to the output: by name where there is room, else by number."""
+    """Label the x axis with layers, by name if there is room, else by number."""
     axes.set_xlim(0.5, max(len(order), 1) + 0.5)
     if sum(len(name) + 1 for name in order) <= _NAMES_ACROSS:
         axes.set_xticks(np.arange(len(order)) + 1.0, [axis_name(name) for name in order])
@@ -256,8 +257,8 @@ def _layer_axis(axes: Axes, order: Sequence[str]) -> None:
         axes.set_xlabel("layer, counted from the input")
 
 
-def _line(number: int) -> dict[str, Any]:
-    """Twelve lines that can be told apart without colour as well."""
+def _line_style(number: int) -> dict[str, Any]:
+    """Return a line's style; twelve are distinguishable even without colour."""
     dashes: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)))
     return {"color": PALETTE[number % len(PALETTE)], "linestyle": dashes[(number // len(PALETTE) + number) % 3]}
 
@@ -266,14 +267,15 @@ def _line(number: int) -> dict[str, Any]:
 
 
 def widths_shown(plan: SlimPlan) -> int:
+    """Return how many groups `plot_widths` draws."""
     return min(len(plan.groups), _MOST_WIDTHS)
 
 
 def plot_widths(plan: SlimPlan, axes: Axes) -> Axes:
-    """Each group's width before and after, as bars; of very many groups those that lose most."""
+    """Draw each group's width before and after as bars; if there are many, those that lose most."""
     most = sorted(plan.groups, key=lambda group: group.new_width - group.width)[:_MOST_WIDTHS]
     groups = [group for group in plan.groups if group in most]
-    # Numbers stand for the names: two groups may be elided to the same one.
+    # Numbers in place of names: two names may be shortened to the same text.
     before = pd.DataFrame({"group": [str(at) for at in range(len(groups))], "width": [g.width for g in groups]})
     after = before.assign(width=[group.new_width for group in groups])
     for bars, colour, label in ((before, "#b9c3cc", "before"), (after, PALETTE[0], "after")):
@@ -296,7 +298,7 @@ def plot_widths(plan: SlimPlan, axes: Axes) -> Axes:
 
 
 def plot_graph(picture: Picture, axes: Axes) -> Axes:
-    """The architecture, from top to bottom; layers in the colour of their redundancy, which is written on them."""
+    """Draw the architecture from top to bottom, layers coloured and labelled by redundancy."""
     small = min(7.0, 7.0 * 760 / max(picture.height, 760) + 2)
     for points in picture.lines:
         codes, corners = [Outline.MOVETO], [points[0]]
@@ -322,5 +324,5 @@ def plot_graph(picture: Picture, axes: Axes) -> Axes:
 
 
 def axis_name(name: str) -> str:
-    """A name short enough for an axis, end and beginning kept."""
+    """Return a name shortened in the middle, for an axis."""
     return elide(name, _LONGEST_NAME)

@@ -1,4 +1,4 @@
-"""Each figure in its size: as SVG for the page, or as a file for a paper."""
+"""The report's figures in their sizes, as SVG for the page or as files for papers."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 FORMATS = ("svg", "png", "pdf")
-_LETTER = 0.07  # inches of a character on an axis
+_LETTER = 0.07  # width of an axis label's character in inches
 
 
 @dataclass
 class FigureSet:
-    """A page that figures are put on, in its colours; their styles are gathered for its head."""
+    """The figures of one page; collects their CSS styles for the page's head."""
 
     styles: Styles = field(default_factory=Styles)
 
     def put(self, name: str, label: str, draw: Callable[..., Figure], *arguments: Any) -> Markup:
-        """A figure by its name on the page, with what a reader who cannot see it is told."""
+        """Return a figure as inline SVG; ``label`` is its text for screen readers."""
         with plots.styled(page=True):
             return svg_of(draw(*arguments), name, label, self.styles)
 
 
 def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
+    """Return the heatmap of a run."""
     return heatmap(remaining_table(record, ranking))
 
 
 def heatmap(table: pd.DataFrame) -> Figure:
-    """Layers x alphas."""
+    """Return a heatmap of layers x alphas."""
     figure, axes = canvas(*plots.pattern_size(*table.shape), names=list(table.index))
     plots.plot_pattern(table, axes)
     return figure
 
 
 def training(record: SweepRecord, alpha: float) -> Figure:
+    """Return remaining ratios over training at one alpha."""
     names = list(record.layers["layer"])
     if len(names) <= plots.MOST_LINES:
         figure, axes = canvas(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
@@ -61,6 +63,7 @@ def training(record: SweepRecord, alpha: float) -> Figure:
 
 
 def curves(record: SweepRecord, alpha: float) -> Figure:
+    """Return loss and score over training at one alpha."""
     figure = Figure(figsize=(6.2, 2.2))
     loss, score = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.09, right=0.99, top=0.97, bottom=0.2, wspace=0.26)
@@ -69,12 +72,14 @@ def curves(record: SweepRecord, alpha: float) -> Figure:
 
 
 def thresholds(record: SweepRecord, alpha: float) -> Figure:
+    """Return the final thresholds of each layer at one alpha."""
     figure, axes = canvas(6.2, 2.2)
     plots.plot_thresholds(record, alpha, axes)
     return figure
 
 
 def widths(plan: SlimPlan) -> Figure:
+    """Return each group's width before and after slimming."""
     figure, axes = canvas(7.6, 0.75 + 0.24 * plots.widths_shown(plan), names=[g.group for g in plan.groups])
     figure.subplots_adjust(top=1 - 0.28 / figure.get_figheight())
     plots.plot_widths(plan, axes)
@@ -82,6 +87,7 @@ def widths(plan: SlimPlan) -> Figure:
 
 
 def graph(picture: Picture) -> Figure:
+    """Return the drawing of the model's graph."""
     figure = Figure(figsize=(picture.width / 96, picture.height / 96))
     plots.plot_graph(picture, figure.add_axes((0, 0, 1, 1)))
     return figure
@@ -90,13 +96,13 @@ def graph(picture: Picture) -> Figure:
 def write_figures(
     folder: Path, kind: str, record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
 ) -> list[Path]:
-    """Every figure of a run as a file; the same run gives the same bytes."""
+    """Write every figure of a run as a file; the same run gives the same bytes."""
     if kind not in FORMATS:
         raise OptionError(f"there is no format {kind!r}", place="--format", hint=f"formats: {', '.join(FORMATS)}")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, draw in _all(record, ranking, plan, picture):
+    for name, draw in _figures_of(record, ranking, plan, picture):
         path = folder / f"{name}.{kind}"
         with plots.styled(page=False), writing(path):
             draw().savefig(path, dpi=200, metadata=_UNDATED[kind])
@@ -107,7 +113,7 @@ def write_figures(
 _UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
 
-def _all(
+def _figures_of(
     record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
     yield "pattern", partial(pattern, record, ranking)
@@ -122,7 +128,7 @@ def _all(
 
 
 def canvas(width: float, height: float, *, names: list[str] | None = None, right: float = 0.1) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes and room for names beside it, in inches: measuring text would take longer."""
+    """Return a figure with one pair of axes and room for names, estimated by their length for speed."""
     left = 0.62 if names is None else 0.25 + _LETTER * _longest(names)
     figure = Figure(figsize=(width + (0 if names is None else left - 0.6), height))
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Figures as SVG within the page: in the page's colours, with names of their own, a fifth of matplotlib's length."""
+"""Matplotlib figures as compact inline SVG, in the page's colours and with unique ids."""
 
 from __future__ import annotations
 
@@ -12,38 +12,40 @@ from itertools import pairwise
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-# Stand-ins that the page's own colours replace, so that one picture serves light and dark.
+# Placeholders that CSS colours replace, so that one figure serves light and dark pages.
 TEXT, PAGE, LINE = "#0a0b0c", "#fafbfc", "#c0c1c2"
 _COLOURS = {TEXT: "currentColor", PAGE: "var(--page)", LINE: "var(--line)"}
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _NUMBER = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
 _POINT = re.compile(r"([ML]) (\S+) (\S+)|(z)")
 _ROUNDED = ("x", "y", "width", "height", "transform", "points")
-# What is so by default, or said once for all figures in page.css.
-_SAID = {"stroke-linejoin": "miter", "stroke-linecap": "butt", "stroke-opacity": "1", "opacity": "1"}
-_SAID_OF_TEXT = {"font-size": "9px", "fill": "currentColor", "text-anchor": "start"}
+# Properties that have these values by default, or by page.css.
+_DEFAULTS = {"stroke-linejoin": "miter", "stroke-linecap": "butt", "stroke-opacity": "1", "opacity": "1"}
+_TEXT_DEFAULTS = {"font-size": "9px", "fill": "currentColor", "text-anchor": "start"}
 _DROPPED = ("font-family", "font-style", "font-weight", "font-variant", "font-stretch", "stroke-miterlimit")
 
 
 class Styles:
-    """Every style that a figure of the page uses, once, as a class: figures repeat a few of them a thousand times."""
+    """CSS classes for the styles of a page's figures, which repeat a few styles many times."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def name(self, style: str) -> str:
+        """Return the class of a style, a new one if it is not known yet."""
         return self._names.setdefault(style, f"s{len(self._names)}")
 
     @property
     def css(self) -> str:
+        """The rules of all classes."""
         return "\n".join(f".{name}{{{style}}}" for style, name in self._names.items())
 
 
 def svg_of(figure: Figure, name: str, label: str, styles: Styles) -> Markup:
-    """A figure as an image with a label, to be put into the page as it is: what it writes has been escaped."""
+    """Return a figure as safe inline SVG with an aria-label."""
     buffer = io.StringIO()
     with warnings.catch_warnings():
-        # The browser draws the text with its own fonts; which glyphs matplotlib's font lacks is no matter.
+        # The browser draws text with its fonts, so that glyphs missing in matplotlib's do not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format")))
     text = buffer.getvalue()
@@ -59,14 +61,14 @@ def svg_of(figure: Figure, name: str, label: str, styles: Styles) -> Markup:
 
 
 class _Writer:
-    """Elements as text, without what says nothing; ``names`` are the new ones of what others refer to."""
+    """Writes elements as text without redundant attributes; ``names`` maps old ids to new ones."""
 
     def __init__(self, names: dict[str, str], styles: Styles) -> None:
         self._names, self._styles = names, styles
 
     def written(self, element: ET.Element) -> Iterator[str]:
         tag = element.tag.rpartition("}")[2]
-        if tag in ("metadata", "style", "clipPath"):  # nothing is drawn beyond its axes
+        if tag in ("metadata", "style", "clipPath"):  # not needed: nothing is drawn outside its axes
             return
         attributes = dict(self._attributes(element, tag))
         inner = "".join(part for child in element for part in self.written(child))
@@ -101,15 +103,15 @@ class _Writer:
 
 def _style(style: str, tag: str) -> str:
     pairs = [(key.strip(), value.strip()) for key, _, value in (part.partition(":") for part in style.split(";"))]
-    said = _SAID | (_SAID_OF_TEXT if tag == "text" else {})
+    said = _DEFAULTS | (_TEXT_DEFAULTS if tag == "text" else {})
     kept = [(k, _COLOURS.get(v, v)) for k, v in pairs if k and k not in _DROPPED]
     if tag == "text" and not any(key == "fill" for key, _ in kept):
-        kept.append(("fill", "#000"))  # matplotlib takes black for granted
+        kept.append(("fill", "#000"))  # matplotlib leaves black out
     return ";".join(f"{key}:{value}" for key, value in kept if said.get(key) != value)
 
 
 def shortened(path: str) -> str:
-    """A path to a tenth of a point; lines along an axis, and the way back to the start, in fewer letters."""
+    """Return a path rounded to a tenth of a point, with H, V and z in place of L where possible."""
     found = _POINT.findall(path)
     if " ".join(path.split()) != " ".join("z" if end else f"{what} {x} {y}" for what, x, y, end in found):
         return _NUMBER.sub(lambda number: _rounded(number[0]), " ".join(path.split()))  # curves, as they are

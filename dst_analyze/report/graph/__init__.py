@@ -1,1 +1,1 @@
-"""A model's graph becomes a drawing: what is shown, where it stands, how it looks."""
+"""Drawings of a model's graph: the parts shown, their layout, their colours."""

@@ -1,4 +1,4 @@
-"""The model's graph as a picture: every box, cell, word and line with its place, for the page and for matplotlib."""
+"""The drawing of a model's graph: boxes, cells, words and lines with coordinates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dst_analyze.report.graph.layout import Point, layered
 from dst_analyze.report.graph.structure import Part, Structure
 from dst_analyze.text import elide
 
-CHAR = 6.7  # width of a character of the picture's fixed pitch, 11 pixels high
+CHAR = 6.7  # width of a character in the drawing's monospace font of 11 pixels
 _MARGIN = 8.0
 _LINE = 18.0
 _LONGEST_NAME, _LONGEST_COLUMN = 32, 18
-_TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run that stand below one another before another stack begins
-_WITHIN = 0.95  # of the layers lie within the colours: a single one far out would leave the others grey
-_WEAKEST_SCALE = math.log(
-    2
-)  # a redundancy that always has a colour of its own: half, or twice, what the typical layer keeps
+_TALLEST, _MOST_STACKS = 40, 4  # rows of a folded run in one stack
+_WITHIN = 0.95  # share of layers within the colour scale, so that an outlier does not flatten the others
+_WEAKEST_SCALE = math.log(2)  # the colour scale reaches at least half and twice what the typical layer keeps
 
 
 @dataclass(frozen=True)
 class Word:
+    """A text at a position."""
+
     x: float
     y: float
     text: str
@@ -36,7 +36,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Cell:
-    """A layer: coloured by its redundancy, which is written on it."""
+    """A layer, coloured and labelled by its redundancy."""
 
     layer: str
     x: float
@@ -50,10 +50,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Box:
-    """A part of the structure in its place."""
+    """A part of the structure at its position."""
 
     kind: str
-    title: str  # in full, with where it is written
+    title: str  # the tooltip: full name and source line
     x: float
     y: float
     width: float
@@ -64,7 +64,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Picture:
-    """All of it; ``lines`` are the points each runs through, straight down a layer and curved between two."""
+    """The whole drawing; ``lines`` are the points of each line, curved between layers."""
 
     width: float
     height: float
@@ -75,7 +75,7 @@ class Picture:
 
     @property
     def paths(self) -> Iterator[str]:
-        """The lines in the language of SVG."""
+        """The lines as SVG path data."""
         for points in self.lines:
             x, y = points[0]
             parts = [f"M{x:.0f} {y:.0f}"]
@@ -88,8 +88,8 @@ class Picture:
 
 
 def picture_of(structure: Structure, ranking: Ranking) -> Picture:
-    """The structure laid out, its layers in the colours of the ranking."""
-    marks = _Marks(ranking)
+    """Return the structure as a drawing, its layers coloured by the ranking."""
+    marks = _LayerMarks(ranking)
     drafts = [_draft(part, marks) for part in structure.parts]
     layout = layered([(box.width, box.height) for box in drafts], structure.lines)
     boxes = tuple(
@@ -101,8 +101,8 @@ def picture_of(structure: Structure, ranking: Ranking) -> Picture:
     return Picture(width, height, boxes, lines, marks.limit, structure.folded)
 
 
-class _Marks:
-    """What is written on each layer, and in which colour."""
+class _LayerMarks:
+    """The text and the colour of each layer."""
 
     def __init__(self, ranking: Ranking) -> None:
         table = ranking.table.set_index("layer")
@@ -129,8 +129,8 @@ class _Marks:
         return Cell(layer, x, y, *size, fill, ink_on(fill), words)
 
 
-def _draft(part: Part, marks: _Marks) -> Box:
-    """A part at the origin."""
+def _draft(part: Part, marks: _LayerMarks) -> Box:
+    """Return a part as a box at the origin."""
     if part.kind in ("join", "end", "other"):
         text = elide(part.title, _LONGEST_NAME)
         width, height = max(24.0, CHAR * len(text) + 16), 24.0
@@ -141,7 +141,7 @@ def _draft(part: Part, marks: _Marks) -> Box:
     return _panel(part, marks)
 
 
-def _single(part: Part, marks: _Marks) -> Box:
+def _single(part: Part, marks: _LayerMarks) -> Box:
     (layer,) = part.layers
     lines = elide(part.title, _LONGEST_NAME), marks.long(layer)
     size = (max(150.0, CHAR * max(map(len, lines)) + 18), 38.0)
@@ -149,8 +149,8 @@ def _single(part: Part, marks: _Marks) -> Box:
     return Box(part.kind, tip, 0, 0, *size, cells=(marks.cell(layer, 0, 0, size, lines),))
 
 
-def _panel(part: Part, marks: _Marks) -> Box:
-    """Several layers under one title: of one module, or of blocks that are built alike, one in each row."""
+def _panel(part: Part, marks: _LayerMarks) -> Box:
+    """Return a box for layers of one module, or for folded blocks with a row each."""
     columns = [elide(column, _LONGEST_COLUMN) for column in part.columns]
     labels = [elide(label, _LONGEST_NAME) for label, _ in part.rows]
     beside = max((CHAR * len(label) + 10 for label in labels if label), default=0.0)

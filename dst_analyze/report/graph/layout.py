@@ -1,4 +1,4 @@
-"""A layered layout: every line leads down, boxes of any size, few crossings, straight lanes for what skips ahead."""
+"""A layered graph layout: lines lead down with few crossings, skip connections in straight lanes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scipy.optimize import isotonic_regression
 _SWEEPS = 6
 _GAP_X, _GAP_Y = 26.0, 20.0
 _LANE = 4.0  # width of a line that passes a layer
-_LIGHT = 0.2  # how much less a lane insists on its place than a box does
+_LIGHT = 0.2  # weight of a lane in the placement, where a box has 1
 
-Node = int | tuple[int, int]  # a box, or where the line from a box passes a layer
+Node = int | tuple[int, int]  # a box, or (box, depth) where its line passes a layer
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each box has its upper left corner, the points each line runs through, and how large it all is."""
+    """The upper left corner of each box, the points of each line, and the total size."""
 
     corners: Mapping[int, Point]
     lines: Mapping[tuple[int, int], tuple[Point, ...]]
@@ -29,7 +29,7 @@ class Layout:
 
 
 def layered(sizes: Sequence[tuple[float, float]], lines: Sequence[tuple[int, int]]) -> Layout:
-    """Place boxes of given sizes; ``lines`` are pairs of them and make no circle."""
+    """Return a layout of boxes with these sizes; ``lines`` are pairs of boxes without cycles."""
     graph = nx.DiGraph(lines)
     graph.add_nodes_from(range(len(sizes)))
     layer = {node: depth for depth, nodes in enumerate(nx.topological_generations(graph)) for node in nodes}
@@ -61,7 +61,7 @@ def layered(sizes: Sequence[tuple[float, float]], lines: Sequence[tuple[int, int
 def _with_lanes(
     graph: nx.DiGraph, layer: dict[Node, int]
 ) -> tuple[dict[tuple[int, int], list[tuple[int, int]]], nx.DiGraph]:
-    """The graph with a lane in every layer that a line passes; lines from one box share their lane."""
+    """Return the graph with a lane node in each layer that a line passes; lines of a box share lanes."""
     net, routes = nx.DiGraph(), {}
     net.add_nodes_from(graph)
     for source, target in sorted(graph.edges):
@@ -73,7 +73,7 @@ def _with_lanes(
 
 
 def _ordered(net: nx.DiGraph, layer: Mapping[Node, int]) -> list[list[Node]]:
-    """Each layer from left to right, by the mean place of its neighbours above, then below, and again."""
+    """Return each layer from left to right, sorted by the mean position of neighbours, in sweeps."""
     rows: list[list[Node]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
     for node in nx.lexicographical_topological_sort(net, key=_key):
         rows[layer[node]].append(node)
@@ -87,7 +87,7 @@ def _ordered(net: nx.DiGraph, layer: Mapping[Node, int]) -> list[list[Node]]:
 
 
 def _placed(net: nx.DiGraph, rows: Sequence[Sequence[Node]], widths: Mapping[Node, float]) -> dict[Node, float]:
-    """Centres: as near to the middle of their neighbours as the boxes beside them allow."""
+    """Return x centres, as close to the mean of the neighbours as the boxes beside allow."""
     x: dict[Node, float] = dict.fromkeys(net, 0.0)
     for sweep in range(2 * _SWEEPS):
         near: Callable[[Node], list[Node]] = net.predecessors if sweep % 2 == 0 else net.successors
@@ -97,7 +97,7 @@ def _placed(net: nx.DiGraph, rows: Sequence[Sequence[Node]], widths: Mapping[Nod
             apart = [0.0]
             for one, other in pairwise(row):
                 apart.append(apart[-1] + (widths[one] + widths[other]) / 2 + _GAP_X)
-            # Boxes keep their order: the nearest places that never fall.
+            # Isotonic regression: the closest positions that keep the order of the boxes.
             fitted = isotonic_regression([w - a for w, a in zip(wish, apart, strict=True)], weights=weight).x.tolist()
             x |= {node: value + a for node, value, a in zip(row, fitted, apart, strict=True)}
     return x
@@ -108,7 +108,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _middle(values: Sequence[tuple[float, float]], otherwise: float) -> float:
-    """The mean of places by their weights."""
+    """Return the weighted mean of positions."""
     return sum(x * w for x, w in values) / sum(w for _, w in values) if values else otherwise
 
 

@@ -1,4 +1,4 @@
-"""What of a model's graph is drawn: its layers, where their paths join, and blocks that repeat, folded into one."""
+"""The parts of a model's graph that are drawn: layers, joins of paths, and folded repeated blocks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import networkx as nx
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
 
-_ALIKE_BLOCKS, _ALIKE_LAYERS = 3, 5  # so many in a row are worth folding
-_MINOR = (SkipCause.NORM, SkipCause.PER_CHANNEL)  # weights that nobody looks for in a picture
+_ALIKE_BLOCKS, _ALIKE_LAYERS = 3, 5  # at least so many in a row are folded
+_MINOR = (SkipCause.NORM, SkipCause.PER_CHANNEL)  # skipped weights that are not drawn
 _SIGNS = {"add": "+", "iadd": "+", "add_": "+", "sub": "−", "mul": "×", "imul": "×", "mul_": "×", "cat": "concat"}
 _SIGNS |= {"concat": "concat", "matmul": "matmul", "bmm": "matmul", "scaled_dot_product_attention": "attention"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """One thing in the picture. ``rows`` name the layers in it: one row, or one for each of the blocks folded here."""
+    """One box of the drawing; ``rows`` name its layers, with a row for each folded block."""
 
     kind: Literal["layers", "join", "end", "other", "run"]
     title: str
@@ -30,28 +30,31 @@ class Part:
 
     @property
     def layers(self) -> Iterator[str]:
+        """All layers in this box."""
         return (layer for _, layers in self.rows for layer in layers)
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Parts and the lines between them, by number; no line leads back."""
+    """Parts and the lines between them, by index; there are no cycles."""
 
     parts: tuple[Part, ...]
     lines: tuple[tuple[int, int], ...]
 
     @property
     def folded(self) -> bool:
+        """True if blocks are folded."""
         return any(part.kind == "run" for part in self.parts)
 
     @property
     def layers(self) -> set[str]:
+        """All layers that are drawn."""
         return {layer for part in self.parts for layer in part.layers}
 
 
 def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, fold: bool = True) -> Structure:
-    """The picture of a graph: what neither is a layer nor joins two paths is left out, and its line drawn through."""
-    drawn = _drawn(graph, _left_out(skipped))
+    """Return the layers and joins of a graph; lines run through all other nodes."""
+    drawn = _drawn(graph, _skipped_modules(skipped))
     runs = _Folding(graph, drawn).runs() if fold else []
     parts = {number: _part(graph.nodes[number], drawn.in_degree(number)) for number in drawn}
     for run in runs:
@@ -63,17 +66,17 @@ def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, f
     return Structure(tuple(parts[number] for number in order), tuple(lines))
 
 
-def _left_out(skipped: Collection[SkippedLayer]) -> set[str]:
-    """Modules that hold weights which were not analysed, and are drawn as such."""
+def _skipped_modules(skipped: Collection[SkippedLayer]) -> set[str]:
+    """Return modules with skipped weights, which are drawn as not analysed."""
     return {s.name.removesuffix(".weight") for s in skipped if s.cause not in _MINOR}
 
 
-def _drawn(graph: ModelGraph, left_out: Collection[str]) -> nx.DiGraph:
+def _drawn(graph: ModelGraph, skipped_modules: Collection[str]) -> nx.DiGraph:
     drawn = nx.DiGraph()
     sources: list[dict[int, None]] = []  # of each node: the drawn ones its values come from, in their order
     for number, node in enumerate(graph.nodes):
         found = {source: None for given in node.inputs for source in sources[given]}
-        shown = node.layers or node.op in ("input", "output") or len(found) > 1 or node.scope in left_out
+        shown = node.layers or node.op in ("input", "output") or len(found) > 1 or node.scope in skipped_modules
         if shown:
             drawn.add_node(number)
             drawn.add_edges_from((source, number) for source in found)
@@ -98,7 +101,7 @@ def _part(node: GraphNode, paths: int) -> Part:
 
 @dataclass(frozen=True)
 class _Run:
-    """Blocks of one kind in a row: the path of each, and its nodes in their order."""
+    """Equal blocks in a row: the path of each, and its nodes in order."""
 
     blocks: tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -112,7 +115,7 @@ class _Run:
 
 
 class _Folding:
-    """Looks for modules in one container that are built alike, from the outermost inwards."""
+    """Finds runs of equal modules in one container, from the outermost inwards."""
 
     def __init__(self, graph: ModelGraph, drawn: nx.DiGraph) -> None:
         self._nodes, self._drawn, self._trial = graph.nodes, drawn, drawn.copy()
@@ -134,7 +137,7 @@ class _Folding:
             single, seen = len(signature) == 1, signature in self._seen
             self._seen.add(signature)
             if len(blocks) >= (_ALIKE_LAYERS if single else _ALIKE_BLOCKS - seen):
-                run = _Run(tuple(blocks[0 if single or seen else 1 :]))  # one of them shows how they are built
+                run = _Run(tuple(blocks[0 if single or seen else 1 :]))  # the first of its kind is drawn in full
                 if self._foldable(run):
                     yield run
                     blocks = blocks[: -len(run.blocks)]
@@ -143,7 +146,7 @@ class _Folding:
                     yield from self._below(name, members)
 
     def _signature(self, path: str, nodes: Sequence[int]) -> tuple[Any, ...]:
-        """What makes two blocks alike: operations, the names of their layers, and how these are joined."""
+        """Return what equal blocks share: operations, names of layers, and connections."""
         place = {node: at for at, node in enumerate(nodes)}
         return tuple(
             (
@@ -155,7 +158,7 @@ class _Folding:
         )
 
     def _foldable(self, run: _Run) -> bool:
-        """Whether no path leaves the run and comes back; there must be layers in it, too."""
+        """Return True if the run has layers and folding it makes no cycle."""
         if not any(self._nodes[node].layers for node in run.nodes):
             return False
         trial = self._trial.copy()
@@ -167,7 +170,7 @@ class _Folding:
 
 
 def _contract(graph: nx.DiGraph, run: _Run) -> None:
-    """All nodes of a run become its first."""
+    """Replace all nodes of a run by its first."""
     inside = set(run.nodes)
     before = [a for a, b in graph.in_edges(inside) if a not in inside]
     after = [b for a, b in graph.out_edges(inside) if b not in inside]
