@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.channels.groups import Coupling
     from dst_analyze.channels.rule_call import register_channel_rule
+    from dst_analyze.masking.attach import attach
     from dst_analyze.masking.masked import MaskedModel, mask_model
     from dst_analyze.model.loading.load import LoadedModel, load_model
     from dst_analyze.model.tracing.registered import register_masked
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
     from dst_analyze.slimming.proof.verify import verify_plan
     from dst_analyze.slimming.source.write import write_source
+    from dst_analyze.study import Study
     from dst_analyze.sweep.run_sweep import run_sweep
 
 _HOMES = {
@@ -40,6 +42,7 @@ _HOMES = {
     "LoadedModel": "model.loading.load",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
+    "Study": "study",
     "SlimPlan": "slimming.planning.plan_types",
     "SweepRecord": "run.record",
     "TracedModel": "model.tracing.trace",
@@ -53,6 +56,7 @@ _HOMES = {
     "read_masks": "run.masks",
     "read_run": "run.reader",
     "register_channel_rule": "channels.rule_call",
+    "attach": "masking.attach",
     "register_masked": "model.tracing.registered",
     "register_weight_op": "model.tracing.weight_ops",
     "remove_dead_channels": "slimming.exact.remove",
@@ -76,12 +80,14 @@ __all__ = [
     "MaskedModel",
     "Ranking",
     "SlimPlan",
+    "Study",
     "SweepRecord",
     "TracedModel",
     "Verification",
     "WeightArgument",
     "__version__",
     "analyze",
+    "attach",
     "couple_channels",
     "load_model",
     "mask_model",

@@ -9,7 +9,9 @@ from typing import Any
 
 from dst_analyze.baselines.measure import add_baselines
 from dst_analyze.baselines.values import Method
+from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.errors import DstError, attempt
+from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
@@ -63,6 +65,26 @@ def finish(
     page = write_report(record.folder, ranking)
     emit(ReportWritten(str(page)))
     return Outcome(record, ranking, suggestion, proof, page)
+
+
+def finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -> Path:
+    """Rank a study, suggest widths where its model is at hand, write the report and return its page."""
+    ranking = rank_run(record)
+    if traced is not None:
+        model = traced
+        coupling = couple_channels(model)
+
+        def suggested() -> Suggestion:
+            return write_suggestion(record.folder, model, suggest_widths(model, ranking, coupling=coupling), coupling)
+
+        found = attempt(suggested, hint="suggest_widths(...) shows where")
+        if isinstance(found, DstError):
+            emit(Notice(f"nothing is suggested: {found}"))
+        elif found.plan.is_advice:
+            emit(found.event())
+    page = write_report(record.folder, ranking)
+    emit(ReportWritten(str(page)))
+    return page
 
 
 def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:

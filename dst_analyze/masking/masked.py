@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -97,8 +99,12 @@ class MaskedModel(GraphForms):
 
     def run_modules(self, *args: Any, **kwargs: Any) -> Any:
         """Run the user's code with the masked weights in place of its parameters; every form must equal this."""
-        with self._substitution.of(self.masked_weights()):
+        with self.substituted(self.masked_weights()):
             return self.model(*args, **kwargs)
+
+    def substituted(self, weights: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
+        """Return a context in which the model's layers have these weights, in network order, for its parameters."""
+        return self._substitution.of(weights)
 
     def masked_weights(self) -> Sequence[torch.Tensor]:
         """Return the masked weight P of every layer, in network order."""
@@ -163,6 +169,12 @@ class MaskedModel(GraphForms):
         each step.
         """
         return self.masking.reset(self.thresholds, self._remaining_counts())
+
+    @torch.no_grad()
+    def write_zeros(self) -> None:
+        """Write the zeros of the masks into the model's weights."""
+        for weight, mask in zip(self._weights(), self.masks().values(), strict=True):
+            weight.mul_(mask)
 
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
@@ -301,6 +313,43 @@ def mask_model(
     """
     if form not in get_args(AskedForm):
         raise OptionError(f"unknown form {form!r}", hint=f"choose one of {', '.join(get_args(AskedForm))}")
+    if isinstance(model, TracedModel):
+        traced = model
+    else:
+        refuse_masked(model)
+        traced = trace_model(model, example_inputs, include=include, exclude=exclude)
+    masked = masked_in_place(
+        replace(traced, model=deep_copy(traced.model)),
+        threshold=threshold,
+        estimator=estimator,
+        backend=backend,
+        threshold_scale=threshold_scale,
+        on_collapse=on_collapse,
+        steps=steps,
+    )
+    if form == "modules":
+        return masked
+    choice = masked.find_forms(traced)
+    if form == "graph" and not choice.graph:
+        raise ModelError(
+            f"the model cannot be trained as a graph: {choice.reason}",
+            place=choice.place,
+            hint='form="auto" trains it as modules, with the same results',
+        )
+    return masked
+
+
+def masked_in_place(
+    traced: TracedModel,
+    *,
+    threshold: Threshold,
+    estimator: str,
+    backend: AskedBackend,
+    threshold_scale: ThresholdScale,
+    on_collapse: OnCollapse,
+    steps: int | None = None,
+) -> MaskedModel:
+    """Return a masked model around the traced one itself, run as modules; arguments are those of `mask_model`."""
     if threshold_scale not in get_args(ThresholdScale):
         raise OptionError(
             f"unknown threshold scale {threshold_scale!r}", hint=f"choose one of {', '.join(get_args(ThresholdScale))}"
@@ -313,34 +362,19 @@ def mask_model(
         raise OptionError(f"unknown estimator {estimator!r}", hint=f"choose one of {', '.join(ESTIMATORS)}")
     if backend not in get_args(AskedBackend):
         raise OptionError(f"unknown backend {backend!r}", hint=f"choose one of {', '.join(get_args(AskedBackend))}")
-    if isinstance(model, TracedModel):
-        traced = model
-    else:
-        refuse_masked(model)
-        traced = trace_model(model, example_inputs, include=include, exclude=exclude)
     if not traced.layers:
         raise ModelError(
             f"nothing in the model is left to mask: {_why_nothing(traced)}",
             hint="`dst-analyze inspect` lists what was skipped and why",
         )
-    masked = MaskedModel(
-        deep_copy(traced.model),
+    return MaskedModel(
+        traced.model,
         flat_layout(traced.layers, threshold),
         estimator=estimator,
         backend=_chosen_backend(backend, sum(layer.params for layer in traced.layers), steps),
         threshold_scale=threshold_scale,
         on_collapse=on_collapse,
     )
-    if form == "modules":
-        return masked
-    choice = masked.find_forms(traced)
-    if form == "graph" and not choice.graph:
-        raise ModelError(
-            f"the model cannot be trained as a graph: {choice.reason}",
-            place=choice.place,
-            hint='form="auto" trains it as modules, with the same results',
-        )
-    return masked
 
 
 def _chosen_backend(asked: AskedBackend, weights: int, steps: int | None) -> Backend:

@@ -86,7 +86,7 @@ class TrialStep:
     trial: TrialKey
     step: int
     steps: int
-    loss: float
+    loss: float | None  # None where a loop of the user's does not tell it
     remaining: float | None = None
     score: float | None = None
     layers: dict[str, float] | None = None

@@ -104,6 +104,11 @@ def read_header(run: Path) -> tuple[SweepConfig, Manifest]:
     return read_json(run / CONFIG, SweepConfig), manifest
 
 
+def read_layers(run: Path) -> pd.DataFrame:
+    """Return the table of layers in a run folder's header."""
+    return as_named(read_csv(run / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung")), NAME_COLUMNS)
+
+
 def read_run(path: Path | str) -> SweepRecord:
     """A run folder as a value, every file of it checked."""
     path = Path(path)
@@ -117,7 +122,7 @@ def read_run(path: Path | str) -> SweepRecord:
     why = broken(path, HEADER)
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
-    layers = as_named(read_csv(path / LAYERS, LAYER_COLUMNS, numbers=("params", "macs", "rung")), NAME_COLUMNS)
+    layers = read_layers(path)
     seen = folder_status(path, config, manifest.first_alphas)
     if seen.damaged:
         key = next(iter(seen.damaged))

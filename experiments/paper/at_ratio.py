@@ -153,7 +153,7 @@ def course(name: str, alpha: float | None, seed: int, schedule: str, data_root: 
         model = task.mask(built) if alpha else built
         state = State(model)
         objective = replace(task.objective(built), custom=state.loss if reading.carried else None)
-        optimizer, rate = task.recipe.start(model)
+        optimizer, rate = task.recipe.start(model, alpha=alpha or 0.0)
         if schedule in SHAPES:
             rate = LambdaLR(optimizer, lambda step: SHAPES[schedule](step / task.steps))
 
@@ -177,7 +177,7 @@ def course(name: str, alpha: float | None, seed: int, schedule: str, data_root: 
 
         train(
             model, task.train_data.stream(seed), objective, optimizer, rate, task.device,
-            steps=task.steps, alpha=alpha or 0.0, on_step=read,
+            steps=task.steps, on_step=read,
         )  # fmt: skip
     return rows
 

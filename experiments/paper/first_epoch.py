@@ -32,7 +32,7 @@ def first_epoch(data_root: Path) -> pd.DataFrame:
     rows: list[dict[str, float]] = []
     with seeded(0):
         masked = task.mask(task.source.build())
-        optimizer, schedule = task.recipe.start(masked)
+        optimizer, schedule = task.recipe.start(masked, alpha=ALPHA)
 
         def read(step: int, loss: float) -> bool:
             rows.append(masked.remaining())
@@ -40,7 +40,7 @@ def first_epoch(data_root: Path) -> pd.DataFrame:
 
         batches = task.train_data.stream(0)
         objective = task.objective(task.traced.model)
-        train(masked, batches, objective, optimizer, schedule, task.device, steps=EPOCH, alpha=ALPHA, on_step=read)
+        train(masked, batches, objective, optimizer, schedule, task.device, steps=EPOCH, on_step=read)
     return 100 * pd.DataFrame(rows, index=range(1, EPOCH + 1))
 
 

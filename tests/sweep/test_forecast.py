@@ -27,7 +27,7 @@ def literal(made, noise=None):
 def simulated(made, alpha):
     """One threshold under the regulariser alone, moved by torch's own optimizer."""
     threshold = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = made.make_optimizer([], [threshold])
+    optimizer = made.make_optimizer([threshold])  # thresholds are trained by one of the same kind
     for rate in made.rates:
         optimizer.param_groups[0]["lr"] = float(rate)
         optimizer.zero_grad()
@@ -72,7 +72,7 @@ def test_adam_travels_by_the_pull_over_the_noise():
 
     def went(alpha):
         threshold = nn.Parameter(torch.zeros(64, dtype=torch.float64))
-        optimizer = made.make_optimizer([], [threshold])
+        optimizer = made.make_optimizer([threshold])
         generator = torch.Generator().manual_seed(0)
         for _ in range(steps):
             threshold.grad = sigma * torch.randn(64, generator=generator, dtype=torch.float64) - alpha

@@ -44,12 +44,17 @@ def test_thresholds_stand_apart_on_their_clock_without_decay(name):
         if name in HOOKS
         else recipe(optimizer=name.removesuffix(" of ours"), weight_decay=0.1, threshold_clock=4)
     )
-    groups = made.start(masked)[0].param_groups
-    *weights, own = groups
+    optimizer = made.make_optimizer(list(masked.weight_parameters()))
+    training = made.train_thresholds(masked, 1e-3)
+    training.follow(optimizer)
+    nn.functional.cross_entropy(masked(X), Y).backward()
+    optimizer.step()
+    assert type(training.optimizer) is type(optimizer)
+    (own,) = training.optimizer.param_groups
     assert own["params"] == [masked.thresholds]
     assert own.get("weight_decay", 0) == own.get("lambd", 0) == 0
-    assert own["lr"] == pytest.approx(4 * groups[0]["lr"])
-    assert sum(len(group["params"]) for group in weights) == 4
+    assert own["lr"] == pytest.approx(4 * optimizer.param_groups[0]["lr"])
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
 
 
 def test_the_papers_recipe_is_a_set_of_defaults():
@@ -102,8 +107,12 @@ def test_options_that_the_users_optimizer_would_ignore_are_refused(option):
 
 def test_frozen_weights_stay_frozen():
     model = mlp().requires_grad_(False)
-    optimizer, _ = recipe().start(mask_model(model, X[:2]))
-    assert len(optimizer.param_groups) == 1
+    masked = mask_model(model, X[:2])
+    optimizer, _ = recipe().start(masked, alpha=1.0)
+    nn.functional.cross_entropy(masked(X), Y).backward()
+    optimizer.step()
+    assert (masked.thresholds != 0).any()
+    assert all(map(torch.equal, model.parameters(), masked.weight_parameters()))
 
 
 def rates(made, steps=None):

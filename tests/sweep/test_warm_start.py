@@ -74,7 +74,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
         stream, objective = plan.task.train_data.stream(0), plan.task.objective(model)
         losses = []
         train(
-            model, stream, objective, *plan.task.recipe.start(model), plan.task.device, steps=24, alpha=0.0,
+            model, stream, objective, *plan.task.recipe.start(model), plan.task.device, steps=24,
             on_step=lambda step, loss: losses.append(loss) or False,
         )  # fmt: skip
     dense = run_plan(plan).steps.query("alpha.isna()")
@@ -103,7 +103,7 @@ def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_n
         begun = plan.task.recipe.start(built, 10)
         stream = plan.task.train_data.stream(0)
         train(
-            built, stream, plan.task.objective(built), *begun, plan.task.device, steps=10, alpha=0.0,
+            built, stream, plan.task.objective(built), *begun, plan.task.device, steps=10,
             on_step=lambda step, loss: False,
         )  # fmt: skip
     by_hand = Net()

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-import pandas as pd
-
 from dst_analyze.run.events import (
     Emit,
     Event,
@@ -18,9 +16,9 @@ from dst_analyze.run.events import (
     WarmUpStarted,
     WarmUpStep,
 )
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.measurements import PULSE
-from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up
+from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up, without_readings
 from dst_analyze.sweep.training.warm_start import Origin
 
 Output = TypeVar("Output", covariant=True)
@@ -64,12 +62,7 @@ class Trial:
         return run_trial(task, self.key, emit)
 
     def failed(self, reason: str, seconds: float) -> TrialOutput:
-        key = self.key
-        result = TrialResult(
-            alpha=key.alpha, seed=key.seed, control=key.control, status="failed", reason=reason, steps=0
-        )
-        layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
-        return TrialOutput(result, layers, steps, None, seconds)
+        return without_readings(self.key, "failed", reason, seconds)
 
     def retry_event(self, reason: str) -> TrialRetried:
         return TrialRetried(self.key, reason)

@@ -96,7 +96,8 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
 def _step_seconds(task: Task, *, masked: bool) -> list[float]:
     built = task.source.build()
     model = (task.mask(built) if masked else deep_copy(built)).to(task.device.name)
-    optimizer, schedule = task.recipe.start(model)
+    first = task.config.given_alphas[0] if task.config.given_alphas else HALVING
+    optimizer, schedule = task.recipe.start(model, alpha=task.config.factor * first)
     times = [time.perf_counter()]
 
     def on_step(step: int, loss: float) -> bool:
@@ -104,12 +105,10 @@ def _step_seconds(task: Task, *, masked: bool) -> list[float]:
         times.append(time.perf_counter())
         return times[-1] - times[0] > PATIENCE and step > UNTIMED
 
-    first = task.config.given_alphas[0] if task.config.given_alphas else HALVING
     try:
         train(
             model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
-            task.device, steps=min(task.steps, UNTIMED + TIMED), alpha=task.config.factor * first if masked else 0.0,
-            on_step=on_step,
+            task.device, steps=min(task.steps, UNTIMED + TIMED), on_step=on_step,
         )  # fmt: skip
     except DivergedError:  # a matter for the trial; a step took as long as it did
         times.append(time.perf_counter())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
-from dst_analyze.run.record import DataSummary, Manifest, ModelSummary, SkippedLayer
+from dst_analyze.run.record import DataSummary, Manifest
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
     SCORED_AT_MOST,
@@ -47,11 +45,11 @@ from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, we
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
 from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
+from dst_analyze.sweep.planning.summaries import summarize_model, used_versions
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import main_output, split_batch
 from dst_analyze.sweep.training.recipe import PAPER_EPOCHS, Recipe
 from dst_analyze.sweep.training.trial import ModelSource, ModelSpec, Task, seeded
-from dst_analyze.version import __version__
 
 
 @dataclass(frozen=True)
@@ -368,26 +366,9 @@ def _manifest(planned: Planned) -> Manifest:
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = forecast(travel, first or config.given_alphas, initial)
     return Manifest(
-        versions={
-            "dst-analyze": __version__,
-            "torch": torch.__version__,
-            "numpy": metadata.version("numpy"),
-            "python": platform.python_version(),
-        },
-        model=ModelSummary(
-            name=loaded.name,
-            spec=loaded.spec,
-            sha256=config.model_sha256,
-            params=traced.params,
-            macs=traced.macs,
-            rung=traced.rung,
-            coverage=traced.coverage.describe(),
-            form=task.runs_as,
-            skipped=tuple(
-                SkippedLayer(name=s.name, reason=s.reason, place=s.place, params=s.params) for s in traced.skipped
-            ),
-            uncounted=traced.uncounted,
-            notes=traced.notes,
+        versions=used_versions(),
+        model=summarize_model(
+            traced, name=loaded.name, spec=loaded.spec, sha256=config.model_sha256, form=task.runs_as
         ),
         data=planned.data,
         steps=task.steps,

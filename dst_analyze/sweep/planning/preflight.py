@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -20,6 +19,7 @@ from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.user_errors import is_out_of_memory, user_code
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
 from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
+from dst_analyze.sweep.training.loop import NOISE_BATCHES, SETTLING, gradient_size
 from dst_analyze.sweep.training.objective import IGNORED, class_scores, is_classification, main_output, split_batch
 from dst_analyze.sweep.training.recipe import NORMALISED
 from dst_analyze.sweep.training.train import DivergedError, evaluate, train
@@ -59,9 +59,6 @@ def _models_that_fit(source: ModelSource) -> str:
     return f"{fits}; the model has {short(sum(parameter.numel() for parameter in model.parameters()))}"
 
 
-_SETTLING = 60  # steps of training after which gradients are of the size they have later on
-_NOISE_BATCHES = 8
-_LEAST_NOISE = 1e-8  # Adam's epsilon, beside which smaller gradients do not count
 _ONE_SAMPLE = "more than 1 value per channel"  # how torch's batch norm says it
 
 # --- the data -------------------------------------------------------------------------------------------------------
@@ -188,11 +185,11 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
         with suppress(DivergedError):  # a matter for the trials
             train(
                 settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,
-                steps=min(_SETTLING, task.steps), alpha=0.0, on_step=lambda step, loss: False,
+                steps=min(SETTLING, task.steps), on_step=lambda step, loss: False,
             )  # fmt: skip
         masked = task.mask(settled, form="modules").to(task.device.name).train()
         squares = torch.zeros_like(masked.thresholds, dtype=torch.float64)
-        batches = islice(task.train_data.stream(seed), _NOISE_BATCHES)
+        batches = islice(task.train_data.stream(seed), NOISE_BATCHES)
         for number, batch in enumerate(task.device.batches(batches), 1):
             masked.zero_grad()
             with task.device.precision():
@@ -200,13 +197,7 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
             torch.autograd.backward(loss)
             if masked.thresholds.grad is not None:
                 squares += (masked.thresholds.grad.double().square() - squares) / number
-    sizes = [weight.numel() for weight in masked.layer_weights().values()]
-    sums = [
-        size * float(squares[layer.start : layer.stop].mean().sqrt())
-        for layer, size in zip(masked.layers, sizes, strict=True)
-    ]
-    noise = sum(sums) / sum(sizes)
-    return float(f"{max(noise, _LEAST_NOISE):.3g}") if math.isfinite(noise) else _LEAST_NOISE
+    return gradient_size(masked, squares)
 
 
 def _expected(inputs: Inputs, example: Inputs) -> str:

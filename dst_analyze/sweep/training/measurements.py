@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ PULSE = 0.5
 """Seconds after which a trial says where it stands, between two readings too."""
 STEPS_BETWEEN_SCORES = 60
 """At least so many steps lie between two scores."""
+_KEPT = ("layers", "totals", "losses")
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
 
@@ -40,7 +42,7 @@ class Readings:
         key: TrialKey,
         model: nn.Module | MaskedModel,
         steps: int,
-        score: Callable[[], float],
+        score: Callable[[], float] | None,
         emit: Emit,
         *,
         initial: Magnitudes | None = None,
@@ -58,9 +60,10 @@ class Readings:
         self.scored_at = 0
         self.last_score: float | None = None
 
-    def on_step(self, step: int, loss: float) -> bool:
-        """Look at the model where it is time to; whether the trial may end here."""
-        self.losses.append(loss)
+    def on_step(self, step: int, loss: float | None) -> bool:
+        """Look at the model where it is time to; return True if the trial may end here."""
+        if loss is not None:
+            self.losses.append(loss)
         now = time.monotonic()
         if step % self.every and step != self.steps:
             if now - self.told >= PULSE:
@@ -71,17 +74,33 @@ class Readings:
         self.told = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
-        if step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
+        if self.score is not None and step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
             score = self.last_score = self.score()
             self.scored_at = step
-        mean = sum(self.losses) / len(self.losses)
+        mean = sum(self.losses) / len(self.losses) if self.losses else None
         self.losses.clear()
-        self.totals.append((step, mean, score, remaining))
+        self.totals.append((step, math.nan if mean is None else mean, score, remaining))
         layers = {row[1]: row[2] for row in self.layers[-len(self.masked.layers) :]} if self.masked else None
         self.emit(TrialStep(self.key, step, self.steps, mean, remaining, self.last_score, layers))
         if self.stability is None or remaining is None or layers is None:
             return False
         return self.stability.reached(step, remaining, list(layers.values()))
+
+    def finish(self, step: int) -> None:
+        """Take the last reading of a trial that ended between two of them."""
+        if step and (not self.totals or self.totals[-1][0] != step):
+            self.steps = step
+            self.on_step(step, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the readings so far."""
+        return {name: list(getattr(self, name)) for name in _KEPT} | {"scored_at": self.scored_at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the readings of a checkpoint."""
+        for name in _KEPT:
+            setattr(self, name, [tuple(row) if isinstance(row, list) else row for row in state[name]])
+        self.scored_at = state["scored_at"]
 
     def _read_layers(self, step: int) -> float:
         """One row per layer; returns the model's remaining ratio."""
@@ -96,7 +115,9 @@ class Readings:
             name = layer.name
             quantiles = _quantiles(thresholds[name])
             share = kept / mask.numel()
-            self.layers.append((step, name, share, rows, columns, *quantiles, resets[name], round(null[name], 4)))
+            self.layers.append(
+                (step, name, share, rows, columns, *quantiles, resets[name], round(float(null[name]), 4))
+            )
         return remaining
 
     def layer_frame(self) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +19,9 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.masking.masks import ThresholdScale
+from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace
-from dst_analyze.sweep.training.threshold_limit import ThresholdCap
 
 OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -33,9 +32,6 @@ LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 PAPER_RATES = {**LEARNING_RATES, "sgd": 0.1}
 PAPER_EPOCHS = 160
 """What ``--recipe paper`` has for defaults: the paper's CIFAR-10 runs, whose schedule and momentum are ours."""
-
-LARGEST_SHARE = 0.02
-"""How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
 
 
 def _step_decay(done: float) -> float:
@@ -63,9 +59,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
-
-_DECAYS = ("weight_decay", "lambd")
-"""What optimizers call a pull towards zero; none of it on thresholds, where it would undo what alpha asks for."""
 
 _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SGD: "sgd",
@@ -124,7 +117,7 @@ class Recipe:
                     hint="set it there, or take optimizer() out of the file",
                 )
         own = _made_by(hook, [w for w in model.parameters() if w.requires_grad])
-        family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
+        family = family_of(own)
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
         return cls(
@@ -148,35 +141,31 @@ class Recipe:
         return math.inf if self.clock == 1 else LARGEST_SHARE * self.steps
 
     def start(
-        self, model: nn.Module | MaskedModel, steps: int | None = None
+        self, model: nn.Module | MaskedModel, steps: int | None = None, *, alpha: float = 0.0
     ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-        """An optimizer and its schedule for one model; thresholds stand in a group of their own, without decay.
+        """Return an optimizer and its schedule for one model, whose thresholds are trained beside its weights.
 
-        The schedule is for so many ``steps``, else for those of a trial.
+        The schedule is for so many ``steps``, else for those of a trial; ``alpha`` is the regulariser's strength.
         """
         masked, whole = model if isinstance(model, MaskedModel) else None, steps or self.steps
         weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
-        thresholds = list(masked.threshold_parameters()) if masked else []
-        optimizer = self.make_optimizer(weights, thresholds)
-        if masked is not None and self.clock != 1:
-            ThresholdCap(masked, LARGEST_SHARE).attach(optimizer)
+        optimizer = self.make_optimizer(weights)
+        if masked is not None:
+            self.train_thresholds(masked, alpha).follow(optimizer)
         factor = SCHEDULES[self.schedule][0]
         return optimizer, LambdaLR(optimizer, lambda step: factor(min(step / whole, 1.0)))
 
-    def make_optimizer(self, weights: list[nn.Parameter], thresholds: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer of these weights and thresholds, each in a group of its own."""
-        if self.hook is None or not weights:
-            make = OPTIMIZERS.get(self.family, OPTIMIZERS["sgd"])  # nothing but thresholds to train: any will do
-            groups: list[dict[str, Any]] = [{"params": weights, "weight_decay": self.weight_decay}] if weights else []
-            if thresholds:
-                groups.append({"params": thresholds, "weight_decay": 0.0, "lr": self.lr * self.clock})
-            return make(groups, lr=self.lr)
-        optimizer = _made_by(self.hook, weights)
-        if thresholds:
-            still = {name: 0.0 for name in _DECAYS if name in optimizer.defaults}
-            rate = {"lr": optimizer.param_groups[0]["lr"] * self.clock} if "lr" in optimizer.param_groups[0] else {}
-            optimizer.add_param_group({"params": thresholds, **still, **rate})
-        return optimizer
+    def train_thresholds(self, masked: MaskedModel, alpha: float) -> ThresholdTraining:
+        """Return the training of a model's thresholds on this recipe's clock."""
+        return ThresholdTraining(masked, alpha, clock=self.clock, share=None if self.clock == 1 else LARGEST_SHARE)
+
+    def make_optimizer(self, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimizer of these weights."""
+        if self.hook is not None and weights:
+            return _made_by(self.hook, weights)
+        make = OPTIMIZERS.get(self.family, OPTIMIZERS["sgd"])
+        # Where all weights are frozen, an empty one carries the learning rate that the thresholds follow.
+        return make(weights or [nn.Parameter(torch.empty(0))], lr=self.lr, weight_decay=self.weight_decay)
 
     def describe(self) -> str:
         """In words, for a report."""
@@ -185,6 +174,11 @@ class Recipe:
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
         warm = f"; every trial starts from weights trained for {self.warm_up:,} steps" if self.warm_up else ""
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
+
+
+def family_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return how an optimizer steps: "sgd", "adam" or "other"."""
+    return next((family for kind, family in _FAMILIES.items() if isinstance(optimizer, kind)), "other")
 
 
 def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:

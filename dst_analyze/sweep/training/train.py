@@ -35,10 +35,9 @@ def train(
     device: Device,
     *,
     steps: int,
-    alpha: float,
     on_step: OnStep,
 ) -> int:
-    """Train in place for a number of steps: loss + alpha · L_s for a masked model, the loss alone for any other.
+    """Train in place for a number of steps. The thresholds of a masked model move in the optimizer's steps.
 
     Ends early where ``on_step`` says so; returns the number of steps taken.
     """
@@ -52,8 +51,6 @@ def train(
             raise DivergedError(step)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
-        if isinstance(model, MaskedModel):
-            model.add_sparsity_gradient(alpha)
         optimizer.step()
         schedule.step()
         if on_step(step, value):

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import nn
 
@@ -26,7 +27,7 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit, TrialStep
 from dst_analyze.run.masks import pack_masks
-from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.magnitudes import Magnitudes
@@ -191,6 +192,13 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
+def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reason: str, seconds: float) -> TrialOutput:
+    """Return what is kept of a trial that ended before anything was read."""
+    result = TrialResult(alpha=key.alpha, seed=key.seed, control=key.control, status=status, reason=reason, steps=0)
+    layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
+    return TrialOutput(result, layers, steps, None, seconds)
+
+
 def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
     """Train the weights that all trials of a seed start from; None if they diverge, or cannot be handed on."""
     key = TrialKey(None, *start)
@@ -237,8 +245,7 @@ def _train(
     """Train in place by the task's recipe, its whole schedule in so many steps; returns how many were taken."""
     return train(
         model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
-        *task.recipe.start(model, steps), task.device, steps=steps, alpha=task.effective_alpha(key),
-        on_step=on_step,
+        *task.recipe.start(model, steps, alpha=task.effective_alpha(key)), task.device, steps=steps, on_step=on_step,
     )  # fmt: skip
 
 

@@ -1,0 +1,523 @@
+"""`Study`: a sweep whose trials are trained by a loop of your own; it asks for trials and is told their scores."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import weakref
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from dst_analyze.channels.coupling import couple_channels
+from dst_analyze.errors import DstError, ModelError, OptionError, attempt
+from dst_analyze.masking.attach import AttachedMasks, attachable, same_layers
+from dst_analyze.masking.masked import masked_in_place
+from dst_analyze.masking.optimizer_steps import Optimizers
+from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
+from dst_analyze.model.inputs.stand_in import describe_inputs
+from dst_analyze.model.tracing.trace import TracedModel, trace_model
+from dst_analyze.pipeline import finish_study
+from dst_analyze.ranking.load import rank_run
+from dst_analyze.run.config import SweepConfig
+from dst_analyze.run.defaults import AskedPace, default_warm_up, on_collapse_of
+from dst_analyze.run.events import Emit, SweepFinished, TrialFailed, TrialFinished, TrialStarted, ignore_event
+from dst_analyze.run.masks import pack_masks
+from dst_analyze.run.paths import is_blank
+from dst_analyze.run.reader import read_header, read_layers, read_run
+from dst_analyze.run.record import DataSummary, ExampleInputs, Manifest, SweepRecord, TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.writer import RunFolder, RunHeader, check_free, open_run
+from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.loop_plan import OWN_LOOP, plan_loop
+from dst_analyze.sweep.planning.summaries import used_versions
+from dst_analyze.sweep.training.loop import LoopMeter, Untouched
+from dst_analyze.sweep.training.magnitudes import Magnitudes
+from dst_analyze.sweep.training.measurements import Readings
+from dst_analyze.sweep.training.trial import without_readings
+from dst_analyze.sweep.training.warm_start import packed, restored
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dst_analyze.ranking.result import Ranking
+
+Role = Literal["first", "warm-up", "reference", "masked"]
+ScoreKind = Literal["accuracy", "loss"]
+
+UNKNOWN = 10**9
+"""Steps of a training that has not been seen yet: it is read at its end only."""
+
+
+_ITERATING: weakref.WeakValueDictionary[str, Generator[StudyTrial, None, None]] = weakref.WeakValueDictionary()
+"""By run folder: a loop that was broken off in a notebook lives on in its traceback, and would hold the folder."""
+
+
+class StudyOptions(TypedDict, total=False):
+    """What a study may be asked for, beside its alphas and seeds; as in `run_sweep`."""
+
+    alpha_scale: float | None
+    target_remaining: Sequence[float]
+    include: Sequence[str]
+    exclude: Sequence[str]
+    threshold: Literal["vector", "scalar", "matrix"]
+    estimator: Literal["long-tail", "clipped"]
+    backend: Literal["auto", "eager", "compiled"]
+    threshold_clock: float | None
+    threshold_scale: Literal["layer", "one"] | None
+    on_collapse: Literal["hold", "reset"] | None
+
+
+class StudyTrial:
+    """One training that a study asks for: attach it to a model, train that, tell its score.
+
+    Attributes:
+        key: What it is kept under; None for a training that only makes weights to start from.
+        role: "first" (its length decides what it is), "warm-up", "reference" or "masked".
+        seed: What to make the model and its data with.
+        alpha: Strength of pruning, as it was given; None where nothing is pruned.
+    """
+
+    def __init__(self, study: Study, role: Role, seed: int, alpha: float | None = None) -> None:
+        self.study, self.role, self.seed, self.alpha = study, role, seed, alpha
+        self.key = TrialKey(alpha, seed)
+        self.told = False
+        self.score: float | None = None
+        self.loss: float | None = None
+        self.error: float | None = None
+        self.reason = ""
+        self.attached: AttachedMasks | None = None
+        self.readings: Readings | None = None
+        self.masks: bytes | None = None
+        self.ended = False
+        self._loss: float | None = None
+        self._started = time.perf_counter()
+
+    @property
+    def label(self) -> str:
+        """The trial in words."""
+        return f"warm-up, seed {self.seed}" if self.role == "warm-up" else self.key.label
+
+    def __repr__(self) -> str:
+        return f"StudyTrial({self.role}, {self.label})"
+
+    def attach(
+        self,
+        model: nn.Module,
+        example_inputs: Any,
+        optimizer: Optimizers | None = None,
+        *,
+        methods: Sequence[str] = (),
+        write_zeros: bool = True,
+    ) -> AttachedMasks:
+        """Attach the trial to a model, for the ``with`` block in which your loop trains it.
+
+        Args:
+            model: A model built for this trial; where the study starts from trained weights, they are put into it.
+            example_inputs: A tensor, a tuple of arguments or a dict of keywords.
+            optimizer: The optimizer of its weights, or several; without one, it is found by its first step.
+            methods: Methods beside ``forward`` that the loop calls.
+            write_zeros: Leaving the block writes the zeros of the masks into the weights.
+
+        Returns:
+            A context manager with `remaining`, `masks`, `state_dict` and `load_state_dict`.
+
+        Raises:
+            ModelError: The model cannot be attached to, or is another one than the trials before had.
+            OptionError: The trial has been told already.
+        """
+        if self.told:
+            raise OptionError(f"the trial is over: {self.label}", place="trial.attach()", hint="take the study's next")
+        self.ended, self.masks = False, None
+        self._started = time.perf_counter()
+        self.attached = self.study._attach(self, model, example_inputs, optimizer, methods, written=write_zeros)
+        return self.attached
+
+    def log(self, loss: float) -> None:
+        """Note the loss of the present step, for the report's curves; optional."""
+        self._loss = loss
+
+    def tell(
+        self,
+        score: float,
+        *,
+        loss: float | None = None,
+        error: float | None = None,
+        higher_is_better: bool = True,
+    ) -> None:
+        """Tell how well the trained model does on data that it was not trained on.
+
+        Args:
+            score: A share between 0 and 1 (accuracy), or with ``higher_is_better=False`` any loss.
+            loss: The loss on the same data, if the score is none.
+            error: The score's standard error, if it is known.
+            higher_is_better: False if the score is a loss or an error.
+
+        Raises:
+            OptionError: Nothing was trained, the score is not finite, or of another kind than those before.
+        """
+        if self.told:
+            raise OptionError(f"told twice: {self.label}", place="trial.tell()", hint="take the study's next trial")
+        if not self.ended:
+            raise OptionError(
+                f"nothing was trained for {self.label}",
+                place="trial.tell()",
+                hint="train a model inside `with trial.attach(...)`, then tell its score",
+            )
+        if not math.isfinite(score):
+            raise OptionError(
+                f"{score} is no score",
+                place="trial.tell()",
+                hint='a training that diverged is told with trial.failed("the loss was not finite")',
+            )
+        if higher_is_better and not 0 <= score <= 1:
+            raise OptionError(
+                f"a score of {score} is no share between 0 and 1",
+                place="trial.tell()",
+                hint="tell accuracy as a share, or a loss with higher_is_better=False",
+            )
+        self.study._check_kind("accuracy" if higher_is_better else "loss")
+        self.score, self.error = float(score), error
+        self.loss = float(score) if loss is None and not higher_is_better else loss
+        self.told = True
+
+    def failed(self, reason: str) -> None:
+        """Tell that the training did not end well; the trial is left out of the ranking."""
+        self.told, self.reason = True, reason or "it failed"
+
+    def on_step(self, step: int) -> None:
+        """Take a reading after a step, where it is time to."""
+        if self.readings is not None:
+            self.readings.on_step(step, self._loss)
+            self._loss = None
+
+    def end(self, attached: AttachedMasks) -> None:
+        """Take the last readings, while the model still has its masks."""
+        if self.readings is not None:
+            self.readings.finish(attached.training.steps)
+        if self.role == "masked":
+            self.masks = pack_masks({name: mask.cpu().numpy() for name, mask in attached.masks().items()})
+        if self.role in ("first", "warm-up"):
+            self.study._warm[self.seed] = packed(attached.model)
+        self.ended = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the readings so far, for a checkpoint: it is a part of the masks' `state_dict`."""
+        return {} if self.readings is None else self.readings.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        if self.readings is not None:
+            self.readings.load_state_dict(state)
+
+    def output(self) -> TrialOutput:
+        """Return what is kept of the trial."""
+        readings = self.readings
+        if readings is None:
+            return without_readings(self.key, "diverged", self.reason, 0.0)
+        result = TrialResult(
+            alpha=self.alpha,
+            seed=self.seed,
+            status="diverged" if self.reason else "done",
+            reason=self.reason,
+            steps=self.attached.training.steps if self.attached else 0,
+            loss=None if self.reason else self.loss,
+            score=None if self.reason else self.score,
+            error=None if self.reason else self.error,
+            remaining=readings.remaining(),
+            lowest=readings.lowest(),
+            resets=readings.resets(),
+            held=readings.held(),
+        )
+        seconds = time.perf_counter() - self._started
+        masks = None if self.reason else self.masks
+        return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
+
+
+class Study:
+    """A sweep trained by a loop of your own, in a run folder like any other.
+
+    Iterate over it: first comes the training that nothing is pruned in, then each alpha and seed. A folder that holds a
+    part of the study already is gone on with.
+
+    Args:
+        folder: The run folder; made if it is not there.
+        alphas: Strengths of pruning in the paper's scale, or "auto" to find some.
+        seeds: A count, or the seeds themselves.
+        warm_up: True starts all trials from weights trained by a first loop, False from new ones, as the paper
+            does; None decides by the length of the loop.
+        name: What the model is called in the report; its class by default.
+        force: Replace a run that is in the folder.
+        listener: Called with every event.
+        options: As in `run_sweep`: alpha_scale, target_remaining, include, exclude, threshold, estimator, backend,
+            threshold_clock, threshold_scale, on_collapse.
+
+    Raises:
+        OptionError: An option has no such value.
+        FolderError: The folder holds another run, or another process writes it.
+
+    Example:
+        >>> import torch, dst_analyze as dst
+        >>> study = dst.Study("reports/mine", alphas=(1e-6, 1e-5))
+        >>> for trial in study:
+        ...     _ = torch.manual_seed(trial.seed)
+        ...     model, x = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2)), torch.randn(64, 8)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     with trial.attach(model, x[:2], optimizer):
+        ...         for _ in range(20):
+        ...             optimizer.zero_grad()
+        ...             model(x).square().mean().backward()
+        ...             optimizer.step()
+        ...     trial.tell(model(x).square().mean().item(), higher_is_better=False)
+        >>> page = study.report()
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        alphas: Sequence[float] | Literal["auto"] = "auto",
+        seeds: int | Sequence[int] = 1,
+        *,
+        warm_up: bool | None = None,
+        name: str = "",
+        force: bool = False,
+        listener: Emit = ignore_event,
+        **options: Unpack[StudyOptions],
+    ) -> None:
+        known = {"warm_up": 0} if warm_up is False else {}
+        given: dict[str, Any] = {**options, **known, "alphas": alphas, "seeds": seeds}
+        self.config = SweepConfig.checked(model="", data=OWN_LOOP, **given)
+        self.folder, self.name, self._always = Path(os.path.realpath(folder)), name, warm_up is True
+        self._force, self._emit = force, listener
+        self._warm: dict[int, bytes | None] = {}
+        self._traced: TracedModel | None = None
+        self._untrained: dict[str, torch.Tensor] = {}
+        self._manifest: Manifest | None = None
+        self._kind: ScoreKind | None = None
+        _stop_iterating(self.folder)
+        self._check_folder()
+
+    def __iter__(self) -> Iterator[StudyTrial]:
+        _stop_iterating(self.folder)
+        trials = self._asked()
+        _ITERATING[str(self.folder)] = trials
+        return trials
+
+    @property
+    def record(self) -> SweepRecord:
+        """What the folder holds: every trial and its readings."""
+        return read_run(self.folder)
+
+    @property
+    def ranking(self) -> Ranking:
+        """The layers by redundancy, with how sure that is."""
+        return rank_run(self.record)
+
+    def report(self, model: nn.Module | None = None, example_inputs: Any = None) -> Path:
+        """Rank the layers, suggest a slimmer model and write the report.
+
+        Args:
+            model: The model, where this process has trained none of the trials; without it nothing is suggested.
+            example_inputs: What to call it with.
+
+        Returns:
+            The path of the report's page.
+        """
+        if model is not None:
+            self._trace(model, example_inputs)
+        return finish_study(self.record, self._traced, self._emit)
+
+    # --- asking ---
+
+    def _asked(self) -> Generator[StudyTrial, None, None]:
+        first: StudyTrial | None = None
+        if self._manifest is None or self._force:
+            first = StudyTrial(self, "first", self.config.seeds[0])
+            yield from self._ask(first)
+            self._settle(first)
+        assert self._manifest is not None
+        with open_run(self.folder, self._header(), "force" if self._force else "resume", self._emit) as run:
+            self._force = False
+            if first is not None and not self._manifest.warm_up:
+                self._write(run, first)
+            seen = run.look()
+            while seen.missing:
+                for key in seen.missing:
+                    if self._manifest.warm_up and key.seed not in self._warm:
+                        yield from self._ask(StudyTrial(self, "warm-up", key.seed))
+                    trial = StudyTrial(self, "reference" if key.alpha is None else "masked", key.seed, key.alpha)
+                    yield from self._ask(trial)
+                    self._write(run, trial)
+                seen = run.look()
+        self._emit(SweepFinished(str(self.folder), self.record.complete))
+
+    def _ask(self, trial: StudyTrial) -> Iterator[StudyTrial]:
+        self._emit(TrialStarted(trial.key, self._manifest.steps if self._manifest else 0))
+        yield trial
+        if not trial.told:
+            raise OptionError(
+                f"the study was not told how {trial.label} ended",
+                place="trial.tell()",
+                hint="tell its score before the next is taken; the trials before it are kept",
+            )
+
+    def _write(self, run: RunFolder, trial: StudyTrial) -> None:
+        output = trial.output()
+        run.write_trial(output)
+        result, seconds = output.result, round(output.seconds, 3)
+        if result.status == "done":
+            self._emit(TrialFinished(result.key, result.loss, result.score, result.remaining, seconds))
+        else:
+            self._emit(TrialFailed(result.key, result.status, result.reason, seconds))
+
+    # --- attaching ---
+
+    def _attach(
+        self,
+        trial: StudyTrial,
+        model: nn.Module,
+        example_inputs: Any,
+        optimizers: Optimizers | None,
+        methods: Sequence[str],
+        *,
+        written: bool,
+    ) -> AttachedMasks:
+        plain = attachable(model)
+        traced = self._trace(plain, example_inputs)
+        weights = {layer.name: plain.get_parameter(layer.parameter) for layer in traced.layers}
+        initial = Magnitudes(weights)
+        if trial.role == "first":
+            self._untrained = {name: weight.detach().clone() for name, weight in weights.items()}
+        start = self._warm.get(trial.seed) if trial.role in ("reference", "masked") else None
+        if start is not None and not restored(plain, start):
+            raise ModelError(
+                "the weights that were trained first do not fit this model",
+                place="trial.attach()",
+                hint="build the same model for every trial",
+            )
+        made = self._manifest
+        masked = masked_in_place(
+            traced,
+            threshold=self.config.threshold,
+            estimator=self.config.estimator,
+            backend=self.config.backend,
+            threshold_scale=made.unit if made and trial.role == "masked" else "one",
+            on_collapse=on_collapse_of(self.config),
+            steps=made.steps if made else None,
+        )
+        training: ThresholdTraining | LoopMeter
+        if trial.role == "masked":
+            assert made is not None
+            alpha, share = (trial.alpha or 0.0) * self.config.factor, None if made.clock == 1 else LARGEST_SHARE
+            training = ThresholdTraining(masked, alpha, clock=made.clock, share=share)
+        else:
+            training = LoopMeter(masked) if trial.role == "first" else Untouched(masked)
+        read = masked if trial.role == "masked" else plain
+        trial.readings = Readings(trial.key, read, made.steps if made else UNKNOWN, None, self._emit, initial=initial)
+        return AttachedMasks(
+            plain,
+            masked,
+            training,
+            optimizers,
+            methods=methods,
+            written=written and trial.role == "masked",
+            observer=trial,
+        )
+
+    def _trace(self, model: nn.Module, example_inputs: Any) -> TracedModel:
+        """Return the model's trace; models built alike are traced once."""
+        known = self._traced
+        if known is not None and same_layers(known, model):
+            self._traced = replace(known, model=model)
+            return self._traced
+        traced = trace_model(model, example_inputs, include=self.config.include, exclude=self.config.exclude)
+        now = {layer.name: layer.params for layer in traced.layers}
+        before = {layer.name: layer.params for layer in known.layers} if known else self._layers_of_folder()
+        if before is not None and before != now:
+            differ = next(name for name in {**before, **now} if before.get(name) != now.get(name))
+            raise ModelError(
+                f"this model is another one than the study's: {differ} has {now.get(differ, 'no')} weights, "
+                f"and had {before.get(differ, 'none')}",
+                place="trial.attach()",
+                hint="build the same model for every trial, or begin another study",
+            )
+        self._traced = traced
+        return traced
+
+    def _layers_of_folder(self) -> dict[str, int] | None:
+        if self._manifest is None:
+            return None
+        table = self._layers()
+        return dict(zip(table["layer"], table["params"].astype(int), strict=True))
+
+    # --- what is found out ---
+
+    def _check_folder(self) -> None:
+        """Refuse a folder that holds another run or is being written, before anything is trained."""
+        if is_blank(self.folder) or self._force:
+            check_free(self.folder, self.config, "force" if self._force else "refuse")
+            return
+        check_free(self.folder, self.config, "resume")
+        config, made = read_header(self.folder)
+        self.config = self.config.scaled(config.factor)
+        self._kind, self._manifest = made.data.score, made.model_copy(update={"versions": used_versions()})
+
+    def _settle(self, first: StudyTrial) -> None:
+        """Decide the trials' clock, warm-up and alphas by the training that has been watched."""
+        meter = first.attached.training if first.attached else None
+        if first.reason or self._traced is None or self._kind is None or not isinstance(meter, LoopMeter):
+            raise ModelError(
+                f"the training in which nothing is pruned failed: {first.reason}",
+                place="trial.failed()",
+                hint="a study needs a loop that learns when nothing is pruned",
+            )
+        asked = AskedPace.of(self.config)
+        if asked.warm_up is None:
+            asked = replace(asked, warm_up=meter.steps if self._always else default_warm_up(meter.steps))
+        name = self.name or type(self._traced.model).__name__
+        data = DataSummary(
+            description="your own training loop", stand_in=False, score=self._kind, scored_on="test", sha256=""
+        )
+        self.config, self._manifest = plan_loop(
+            meter, asked, self.config, self._traced, self._untrained, name=name, data=data
+        )
+        self._untrained = {}
+
+    def _header(self) -> RunHeader:
+        assert self._manifest is not None
+        if self._traced is None:  # gone on with, before a model has been seen
+            return RunHeader(self.config, self._manifest, self._layers())
+        traced = self._traced
+        coupling = attempt(lambda: couple_channels(traced), hint="couple_channels(...) shows where")
+        inputs = describe_inputs(traced.inputs)
+        return RunHeader(
+            self.config,
+            self._manifest,
+            traced.table.rename(columns={"name": "layer"}),
+            summarize_graph(traced),
+            None if isinstance(coupling, DstError) else layer_groups(traced, coupling),
+            None if inputs is None else ExampleInputs(**inputs),
+        )
+
+    def _layers(self) -> pd.DataFrame:
+        return read_layers(self.folder)
+
+    def _check_kind(self, kind: ScoreKind) -> None:
+        if self._kind not in (None, kind):
+            raise OptionError(
+                f"this score is {kind}, and the study's others are {self._kind}",
+                place="trial.tell()",
+                hint="tell the same kind of score for every trial",
+            )
+        self._kind = kind
+
+
+def _stop_iterating(folder: Path) -> None:
+    """Free a folder from an earlier loop of this process."""
+    earlier = _ITERATING.pop(str(folder), None)
+    if earlier is not None:
+        earlier.close()
