@@ -202,6 +202,7 @@ class EntryPoint:
         model.__dict__[name] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the method, with masked weights as long as masks are attached."""
         if self.attached.model not in _ATTACHED:
             return self.original(*args, **kwargs)
         return self.attached.run(self.original, args, kwargs)

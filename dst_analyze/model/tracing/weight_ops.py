@@ -56,11 +56,13 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, *
 
 
 def linear_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a linear call."""
     weight = _argument(args, kwargs, 1, "weight")
     yield WeightArgument(weight, (weight.ndim - 1,))
 
 
 def convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a convolution call."""
     weight, groups = _argument(args, kwargs, 1, "weight"), _groups_of(args, kwargs)
     if groups in (1, weight.shape[0]):  # each filter of a depthwise convolution reads only its channel
         channel = 1 if groups == 1 else 0
@@ -75,6 +77,7 @@ def _groups_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
 
 
 def transposed_convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a transposed convolution call."""
     weight = _argument(args, kwargs, 1, "weight")
     groups = _argument(args, kwargs, 6, "groups") or 1
     # [in, out / groups, *kernel]: the output channel is (group, axis 1), and the group is the outer part of axis 0.
@@ -82,10 +85,12 @@ def transposed_convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, A
 
 
 def tbc_convolution_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a TBC convolution call."""
     yield WeightArgument(_argument(args, kwargs, 1, "weight"), (0, 1), inputs=(1,))
 
 
 def bilinear_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a bilinear call."""
     first, weight = _argument(args, kwargs, 0, "input1"), _argument(args, kwargs, 2, "weight")
     yield WeightArgument(weight, (1, 2), inputs=(), positions=first.numel() // max(first.shape[-1], 1))
 
@@ -96,21 +101,25 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> Iterator[WeightArgument
 
 
 def matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a matmul call."""
     yield from _product(
         _argument(args, kwargs, 0, "input", "self"), _argument(args, kwargs, 1, "other", "mat2", "vec", "tensor")
     )
 
 
 def reversed_matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a reversed matmul call."""
     yield from _product(args[1], args[0])
 
 
 def added_matmul_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of an added matmul call."""
     left = _argument(args, kwargs, 1, "mat1", "batch1", "mat")
     yield from _product(left, _argument(args, kwargs, 2, "mat2", "batch2", "vec"))
 
 
 def einsum_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of an einsum."""
     equation = args[0]
     operands = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
     if not isinstance(equation, str):  # the sublist form: einsum(tensor, [0, 1], ...)
@@ -127,6 +136,7 @@ def einsum_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator
 
 
 def tensordot_weights(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[WeightArgument]:
+    """Yield the weights among the arguments of a tensordot call."""
     left, right = args[0], args[1]
     dims = _argument(args, kwargs, 2, "dims")
     dims = 2 if dims is None else dims
