@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
@@ -15,43 +13,29 @@ import torch
 from torch import nn
 
 from dst_analyze.channels.coupling import couple_channels
-from dst_analyze.errors import DstError, ModelError, OptionError, attempt
+from dst_analyze.errors import ModelError, OptionError, attempt
 from dst_analyze.masking.attach import AttachedMasks, attachable, same_layers
-from dst_analyze.masking.masked import masked_in_place
 from dst_analyze.masking.optimizer_steps import Optimizers
-from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
-from dst_analyze.model.inputs.stand_in import describe_inputs
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.pipeline import finish_study
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.defaults import AskedPace, default_warm_up, on_collapse_of
+from dst_analyze.run.defaults import AskedPace, default_warm_up
 from dst_analyze.run.events import Emit, SweepFinished, TrialFailed, TrialFinished, TrialStarted, ignore_event
-from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.paths import is_blank
 from dst_analyze.run.reader import read_header, read_layers, read_run
-from dst_analyze.run.record import DataSummary, ExampleInputs, Manifest, SweepRecord, TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import DataSummary, Manifest, SweepRecord
 from dst_analyze.run.writer import RunFolder, RunHeader, check_free, open_run
-from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.header import header_of
 from dst_analyze.sweep.planning.loop_plan import OWN_LOOP, plan_loop
 from dst_analyze.sweep.planning.summaries import used_versions
-from dst_analyze.sweep.training.loop import LoopMeter, Untouched
-from dst_analyze.sweep.training.magnitudes import Magnitudes
-from dst_analyze.sweep.training.measurements import Readings
-from dst_analyze.sweep.training.trial import without_readings
-from dst_analyze.sweep.training.warm_start import packed, restored
+from dst_analyze.sweep.training.loop import LoopMeter
+from dst_analyze.sweep.training.loop_trial import LoopTrial, Pace, Role, ScoreKind, ToldScore, untrained_weights
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from dst_analyze.ranking.result import Ranking
-
-Role = Literal["first", "warm-up", "reference", "masked"]
-ScoreKind = Literal["accuracy", "loss"]
-
-UNKNOWN = 10**9
-"""Steps of a training that has not been seen yet: it is read at its end only."""
-
 
 _ITERATING: weakref.WeakValueDictionary[str, Generator[StudyTrial, None, None]] = weakref.WeakValueDictionary()
 """By run folder: a loop that was broken off in a notebook lives on in its traceback, and would hold the folder."""
@@ -72,7 +56,7 @@ class StudyOptions(TypedDict, total=False):
     on_collapse: Literal["hold", "reset"] | None
 
 
-class StudyTrial:
+class StudyTrial(LoopTrial):
     """One training that a study asks for: attach it to a model, train that, tell its score.
 
     Attributes:
@@ -83,24 +67,9 @@ class StudyTrial:
     """
 
     def __init__(self, study: Study, role: Role, seed: int, alpha: float | None = None) -> None:
-        self.study, self.role, self.seed, self.alpha = study, role, seed, alpha
-        self.key = TrialKey(alpha, seed)
+        super().__init__(role, seed, alpha)
+        self.study = study
         self.told = False
-        self.score: float | None = None
-        self.loss: float | None = None
-        self.error: float | None = None
-        self.reason = ""
-        self.attached: AttachedMasks | None = None
-        self.readings: Readings | None = None
-        self.masks: bytes | None = None
-        self.ended = False
-        self._loss: float | None = None
-        self._started = time.perf_counter()
-
-    @property
-    def label(self) -> str:
-        """The trial in words."""
-        return f"warm-up, seed {self.seed}" if self.role == "warm-up" else self.key.label
 
     def __repr__(self) -> str:
         return f"StudyTrial({self.role}, {self.label})"
@@ -132,14 +101,27 @@ class StudyTrial:
         """
         if self.told:
             raise OptionError(f"the trial is over: {self.label}", place="trial.attach()", hint="take the study's next")
-        self.ended, self.masks = False, None
-        self._started = time.perf_counter()
-        self.attached = self.study._attach(self, model, example_inputs, optimizer, methods, written=write_zeros)
-        return self.attached
+        study = self.study
+        traced = study._trace(attachable(model), example_inputs)
+        if self.role == "first":
+            study._untrained = untrained_weights(traced)
+        start = study._warm.get(self.seed) if self.role in ("reference", "masked") else None
+        return self.start(
+            traced,
+            study.config,
+            study._pace,
+            weights=start,
+            optimizers=optimizer,
+            methods=methods,
+            written=write_zeros,
+            emit=study._emit,
+        )
 
-    def log(self, loss: float) -> None:
-        """Note the loss of the present step, for the report's curves; optional."""
-        self._loss = loss
+    def end(self, attached: AttachedMasks) -> None:
+        """Take the last readings, and keep weights that other trials start from."""
+        super().end(attached)
+        if self.role in ("first", "warm-up"):
+            self.study._warm[self.seed] = self.weights
 
     def tell(
         self,
@@ -168,74 +150,13 @@ class StudyTrial:
                 place="trial.tell()",
                 hint="train a model inside `with trial.attach(...)`, then tell its score",
             )
-        if not math.isfinite(score):
-            raise OptionError(
-                f"{score} is no score",
-                place="trial.tell()",
-                hint='a training that diverged is told with trial.failed("the loss was not finite")',
-            )
-        if higher_is_better and not 0 <= score <= 1:
-            raise OptionError(
-                f"a score of {score} is no share between 0 and 1",
-                place="trial.tell()",
-                hint="tell accuracy as a share, or a loss with higher_is_better=False",
-            )
-        self.study._check_kind("accuracy" if higher_is_better else "loss")
-        self.score, self.error = float(score), error
-        self.loss = float(score) if loss is None and not higher_is_better else loss
-        self.told = True
+        told = ToldScore.of(score, loss=loss, error=error, higher_is_better=higher_is_better)
+        self.study._check_kind(told.kind)
+        self.told_score, self.told = told, True
 
     def failed(self, reason: str) -> None:
         """Tell that the training did not end well; the trial is left out of the ranking."""
         self.told, self.reason = True, reason or "it failed"
-
-    def on_step(self, step: int) -> None:
-        """Take a reading after a step, where it is time to."""
-        if self.readings is not None:
-            self.readings.on_step(step, self._loss)
-            self._loss = None
-
-    def end(self, attached: AttachedMasks) -> None:
-        """Take the last readings, while the model still has its masks."""
-        if self.readings is not None:
-            self.readings.finish(attached.training.steps)
-        if self.role == "masked":
-            self.masks = pack_masks({name: mask.cpu().numpy() for name, mask in attached.masks().items()})
-        if self.role in ("first", "warm-up"):
-            self.study._warm[self.seed] = packed(attached.model)
-        self.ended = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the readings so far, for a checkpoint: it is a part of the masks' `state_dict`."""
-        return {} if self.readings is None else self.readings.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        if self.readings is not None:
-            self.readings.load_state_dict(state)
-
-    def output(self) -> TrialOutput:
-        """Return what is kept of the trial."""
-        readings = self.readings
-        if readings is None:
-            return without_readings(self.key, "diverged", self.reason, 0.0)
-        result = TrialResult(
-            alpha=self.alpha,
-            seed=self.seed,
-            status="diverged" if self.reason else "done",
-            reason=self.reason,
-            steps=self.attached.training.steps if self.attached else 0,
-            loss=None if self.reason else self.loss,
-            score=None if self.reason else self.score,
-            error=None if self.reason else self.error,
-            remaining=readings.remaining(),
-            lowest=readings.lowest(),
-            resets=readings.resets(),
-            held=readings.held(),
-        )
-        seconds = time.perf_counter() - self._started
-        masks = None if self.reason else self.masks
-        return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
 class Study:
@@ -376,57 +297,10 @@ class Study:
 
     # --- attaching ---
 
-    def _attach(
-        self,
-        trial: StudyTrial,
-        model: nn.Module,
-        example_inputs: Any,
-        optimizers: Optimizers | None,
-        methods: Sequence[str],
-        *,
-        written: bool,
-    ) -> AttachedMasks:
-        plain = attachable(model)
-        traced = self._trace(plain, example_inputs)
-        weights = {layer.name: plain.get_parameter(layer.parameter) for layer in traced.layers}
-        initial = Magnitudes(weights)
-        if trial.role == "first":
-            self._untrained = {name: weight.detach().clone() for name, weight in weights.items()}
-        start = self._warm.get(trial.seed) if trial.role in ("reference", "masked") else None
-        if start is not None and not restored(plain, start):
-            raise ModelError(
-                "the weights that were trained first do not fit this model",
-                place="trial.attach()",
-                hint="build the same model for every trial",
-            )
+    @property
+    def _pace(self) -> Pace | None:
         made = self._manifest
-        masked = masked_in_place(
-            traced,
-            threshold=self.config.threshold,
-            estimator=self.config.estimator,
-            backend=self.config.backend,
-            threshold_scale=made.unit if made and trial.role == "masked" else "one",
-            on_collapse=on_collapse_of(self.config),
-            steps=made.steps if made else None,
-        )
-        training: ThresholdTraining | LoopMeter
-        if trial.role == "masked":
-            assert made is not None
-            alpha, share = (trial.alpha or 0.0) * self.config.factor, None if made.clock == 1 else LARGEST_SHARE
-            training = ThresholdTraining(masked, alpha, clock=made.clock, share=share)
-        else:
-            training = LoopMeter(masked) if trial.role == "first" else Untouched(masked)
-        read = masked if trial.role == "masked" else plain
-        trial.readings = Readings(trial.key, read, made.steps if made else UNKNOWN, None, self._emit, initial=initial)
-        return AttachedMasks(
-            plain,
-            masked,
-            training,
-            optimizers,
-            methods=methods,
-            written=written and trial.role == "masked",
-            observer=trial,
-        )
+        return None if made is None else Pace(made.steps, made.clock, made.unit)
 
     def _trace(self, model: nn.Module, example_inputs: Any) -> TracedModel:
         """Return the model's trace; models built alike are traced once."""
@@ -493,15 +367,7 @@ class Study:
             return RunHeader(self.config, self._manifest, self._layers())
         traced = self._traced
         coupling = attempt(lambda: couple_channels(traced), hint="couple_channels(...) shows where")
-        inputs = describe_inputs(traced.inputs)
-        return RunHeader(
-            self.config,
-            self._manifest,
-            traced.table.rename(columns={"name": "layer"}),
-            summarize_graph(traced),
-            None if isinstance(coupling, DstError) else layer_groups(traced, coupling),
-            None if inputs is None else ExampleInputs(**inputs),
-        )
+        return header_of(self.config, self._manifest, traced, coupling)
 
     def _layers(self) -> pd.DataFrame:
         return read_layers(self.folder)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from dst_analyze.errors import DstError, OptionError
-from dst_analyze.model.inputs.stand_in import describe_inputs
+from dst_analyze.errors import OptionError
 from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.events import (
     Emit,
@@ -23,13 +22,13 @@ from dst_analyze.run.events import (
 )
 from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import ExampleInputs, SweepRecord, TrialOutput
-from dst_analyze.run.writer import Existing, RunHeader, open_run
+from dst_analyze.run.record import SweepRecord, TrialOutput
+from dst_analyze.run.writer import Existing, open_run
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.cost import estimate_of
-from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.header import header_of
 from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import Plan, plan_sweep
 from dst_analyze.sweep.training.trial import ModelSpec
@@ -83,7 +82,8 @@ def run_plan(
     ``estimate_time``: say how long that will take on this machine.
     """
     engine = engine or InProcessEngine()
-    with open_run(plan.out, _header(plan), plan.existing, emit) as folder:
+    header = header_of(plan.task.config, plan.manifest, plan.task.traced, plan.coupling)
+    with open_run(plan.out, header, plan.existing, emit) as folder:
         task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
         seen = folder.look()
         total = len(seen.schedule.keys)
@@ -108,19 +108,6 @@ def run_plan(
         record = read_run(plan.out)
         emit(SweepFinished(str(plan.out), record.complete))
     return record
-
-
-def _header(plan: Plan) -> RunHeader:
-    traced, coupling = plan.task.traced, plan.coupling
-    inputs = describe_inputs(traced.inputs)
-    return RunHeader(
-        plan.task.config,
-        plan.manifest,
-        traced.table.rename(columns={"name": "layer"}),
-        summarize_graph(traced),
-        None if isinstance(coupling, DstError) else layer_groups(traced, coupling),
-        None if inputs is None else ExampleInputs(**inputs),
-    )
 
 
 def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:

@@ -17,8 +17,8 @@ from dst_analyze.run.events import (
     WarmUpStep,
 )
 from dst_analyze.run.record import TrialKey, TrialOutput
-from dst_analyze.sweep.training.measurements import PULSE
-from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up, without_readings
+from dst_analyze.sweep.training.measurements import PULSE, without_readings
+from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up
 from dst_analyze.sweep.training.warm_start import Origin
 
 Output = TypeVar("Output", covariant=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from dst_analyze.masking.layer import MaskedLayer
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.run.events import Emit, TrialStep
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, last_quarter
+from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult, last_quarter
 from dst_analyze.sweep.training.early_stop import Stability
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
@@ -141,6 +141,13 @@ class Readings:
 
     def held(self) -> dict[str, int]:
         return _counted(self.masked.holds if self.masked else {})
+
+
+def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reason: str, seconds: float) -> TrialOutput:
+    """Return what is kept of a trial that ended before anything was read."""
+    result = TrialResult(alpha=key.alpha, seed=key.seed, control=key.control, status=status, reason=reason, steps=0)
+    layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
+    return TrialOutput(result, layers, steps, None, seconds)
 
 
 def _counted(counts: dict[str, int]) -> dict[str, int]:

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -27,7 +26,7 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit, TrialStep
 from dst_analyze.run.masks import pack_masks
-from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.magnitudes import Magnitudes
@@ -88,6 +87,7 @@ class Task:
     loss: LossHook | None = None
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
+    own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
     runs_as: str = ""  # in which form trials are trained, and why, once a batch was tried
 
     def effective_alpha(self, key: TrialKey) -> float:
@@ -190,13 +190,6 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
     seconds = time.perf_counter() - started
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
-
-
-def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reason: str, seconds: float) -> TrialOutput:
-    """Return what is kept of a trial that ended before anything was read."""
-    result = TrialResult(alpha=key.alpha, seed=key.seed, control=key.control, status=status, reason=reason, steps=0)
-    layers, steps = (pd.DataFrame(columns=list(columns)) for columns in (READING_COLUMNS, STEP_COLUMNS))
-    return TrialOutput(result, layers, steps, None, seconds)
 
 
 def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
