@@ -18,8 +18,9 @@ from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.training.magnitudes import Magnitudes
+from dst_analyze.sweep.training.own_loop import train_plain
 from dst_analyze.sweep.training.train import DivergedError, evaluate
-from dst_analyze.sweep.training.trial import Task, seeded, trained_model
+from dst_analyze.sweep.training.trial import Task, seeded
 
 _SCORED = 1024  # samples of the test data: every layer is pruned at every setting, and the loss read each time
 
@@ -54,13 +55,19 @@ def add_baselines(task: Task, record: SweepRecord, methods: Sequence[Method], sa
 
 def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: Said = lambda text: None) -> Baselines:
     """Train the dense model with every seed and rank its layers by each method; seeds that diverge are left out."""
-    batches, samples = _some(task)
+    if task.own_loop and "sensitivity" in methods:
+        raise DstError(
+            "sensitivity reads the loss on test data, and those of evaluate(model) are not known here",
+            place="--baselines",
+            hint="--baselines magnitude works with a fit(model)",
+        )
+    batches, samples = _some(task) if "sensitivity" in methods else ([], 0)
     measured: list[Measurement] = []
     with torch_threads(task.threads):
         for seed in seeds:
             said(f"baselines: the dense model, seed {seed}")
             try:
-                model = trained_model(task, lambda: deep_copy(task.source.build()), seed)
+                model = train_plain(task, lambda: deep_copy(task.source.build()), seed)
             except DivergedError:
                 continue
             weights = {layer.name: model.get_parameter(layer.parameter) for layer in task.traced.layers}

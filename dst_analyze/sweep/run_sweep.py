@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -88,9 +89,14 @@ def run_plan(
         seen = folder.look()
         total = len(seen.schedule.keys)
         emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
-        if estimate_time and seen.missing:
-            emit(_time_estimated(plan, engine.jobs, len(seen.results)))
         warmed: dict[Origin, bytes | None] = {}
+        if plan.first is not None:
+            warmed[plan.task.config.seeds[0], False] = plan.first.weights
+            if not task.recipe.warm_up:
+                folder.write_trial(plan.first.output)
+                seen = folder.look()
+        if estimate_time and seen.missing and (plan.first or not task.own_loop):
+            emit(_time_estimated(plan, engine.jobs, len(seen.results)))
         while seen.missing:
             if task.recipe.warm_up:
                 starts = map(WarmUp, missing_starts(seen.missing, warmed))
@@ -111,6 +117,9 @@ def run_plan(
 
 
 def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
+    if plan.first is not None:
+        rounds = math.ceil(max(trials_of(plan) - done, 1) / jobs)
+        return TimeEstimated(rounds * plan.first.seconds, rounds * plan.first.seconds)
     cost = estimate_of(plan, jobs)
     return TimeEstimated(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
 

@@ -31,7 +31,7 @@ from dst_analyze.cli.options import (
 from dst_analyze.sweep.engines import forkserver
 
 if TYPE_CHECKING:
-    from dst_analyze.run.events import Emit
+    from dst_analyze.run.events import Emit, Event
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.plan import Plan
 
@@ -105,7 +105,8 @@ def analyze(
             plan = plan_fast(model, out=out, options=given)
             asked["rehearsal"] = True  # so few steps are no evidence, but the way to a slim model is to be tried
         else:
-            plan = plan_sweep(model, out=out, existing=existing, **given)
+            says = ignore_event if quiet or as_json else _say
+            plan = plan_sweep(model, out=out, existing=existing, emit=says, **given)
     if dry_run:
         _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
         return 0
@@ -128,6 +129,14 @@ def analyze(
     if open_page:
         open_in_browser(outcome.page)
     return 0 if record.complete else 1
+
+
+def _say(event: Event) -> None:
+    """Print what planning has to say."""
+    from dst_analyze.run.events import Notice
+
+    if isinstance(event, Notice):
+        click.echo(event.text, err=True)
 
 
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:

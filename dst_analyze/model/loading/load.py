@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import warnings
@@ -54,6 +55,8 @@ class LoadedModel:
     test_data: Callable[[], Any] | None
     loss: Callable[[Any, Any], torch.Tensor] | None
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
+    fit: Callable[[nn.Module], Any] | None = None
+    evaluate: Callable[[nn.Module], Any] | None = None
 
 
 def load_model(
@@ -290,9 +293,12 @@ _HOOKS: dict[str, tuple[type[DstError], str]] = {
     "test_data": (DataError, "test_data() returns a DataLoader, a Dataset or tensors"),
     "loss": (ModelError, "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1])"),
     "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
+    "fit": (ModelError, "fit(model) trains the model that it is given, in place"),
+    "evaluate": (ModelError, "evaluate(model) returns a score, or a dict with score and higher_is_better"),
 }
 # May be plain values too, and may import late; the other hooks run at every step.
 _CALLED_ONCE = ("example_inputs", "train_data", "test_data")
+_OF_ONE_MODEL = ("fit", "evaluate")
 _VALUES = (torch.Tensor, DataLoader, Dataset)
 
 
@@ -323,6 +329,8 @@ def _hook(name: str, found: Found) -> _Hook | None:
     value = getattr(found.origin.module, name, None) if found.origin else None
     if value is None or isinstance(value, ModuleType):  # `import loss` beside a loss.py is no hook
         return None
+    if name in _OF_ONE_MODEL and not _takes_one(value):
+        return None  # a helper of the file's own that happens to have this name
     called_once = name in _CALLED_ONCE
     if called_once and (isinstance(value, _VALUES) or not callable(value)):
         value = _Constant(value)
@@ -331,6 +339,15 @@ def _hook(name: str, found: Found) -> _Hook | None:
             f"`{name}` is {describe_value(value)}, not a function.", place=found.place, hint=_HOOKS[name][1]
         )
     return _Hook(name, value, found.file, found.folder if called_once else None)
+
+
+def _takes_one(function: Any) -> bool:
+    """True if a function can be called with one argument alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 # --- arguments of the command line ---------------------------------------------------------------------------------

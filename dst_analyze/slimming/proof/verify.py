@@ -32,8 +32,10 @@ from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.options import TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_task
+from dst_analyze.sweep.training.objective import main_output
+from dst_analyze.sweep.training.own_loop import own_scores, train_plain
 from dst_analyze.sweep.training.train import DivergedError, evaluate
-from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded, trained_model
+from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded
 
 
 class _Scored(Json):
@@ -199,7 +201,7 @@ def verify_task_plan(
 
 def trained(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> nn.Module:
     """A candidate trained from scratch on the task's budget."""
-    return trained_model(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
+    return train_plain(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
 
 
 def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> float | None:
@@ -208,6 +210,8 @@ def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: in
         model = trained(task, coupling, candidate, seed)
     except DivergedError:
         return None
+    if task.own_loop:
+        return own_scores(task, model).score
     with seeded(seed):
         loss, score, _ = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
     return score if math.isfinite(loss) else None
@@ -215,13 +219,18 @@ def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: in
 
 def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
     """Milliseconds of a forward pass over one batch (the median of rounds in which each has its turn), and memory."""
-    batch = task.device.moved(next(iter(task.train_data.once())))
     objective = task.objective(task.traced.model)
-    inputs = objective.inputs(batch)
+    batch = None if task.own_loop else task.device.moved(next(iter(task.train_data.once())))
+    inputs = task.traced.inputs if task.own_loop else objective.inputs(batch)
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        outputs = inputs.call(model)
+        return main_output(outputs).float().sum() if task.own_loop else objective.loss(outputs, batch)
+
     with seeded(0):
         models = [build_candidate(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
     for model, taken in zip(models, milliseconds(models, inputs.call, task.device), strict=True):
-        yield round(taken, 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
+        yield round(taken, 4), _memory(model, loss)
 
 
 def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:

@@ -18,6 +18,7 @@ from dst_analyze.run.events import (
 )
 from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.measurements import PULSE, without_readings
+from dst_analyze.sweep.training.own_loop import run_own_trial, train_own_warm_up
 from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up
 from dst_analyze.sweep.training.warm_start import Origin
 
@@ -59,7 +60,7 @@ class Trial:
 
     def run(self, task: Task, emit: Emit) -> TrialOutput:
         emit(TrialStarted(self.key, task.steps))
-        return run_trial(task, self.key, emit)
+        return (run_own_trial if task.own_loop else run_trial)(task, self.key, emit)
 
     def failed(self, reason: str, seconds: float) -> TrialOutput:
         return without_readings(self.key, "failed", reason, seconds)
@@ -90,7 +91,7 @@ class WarmUp:
                 emit(WarmUpStep(*self.start, step, task.recipe.warm_up, loss))
             return False
 
-        weights = train_warm_up(task, self.start, on_step)
+        weights = train_own_warm_up(task, self.start) if task.own_loop else train_warm_up(task, self.start, on_step)
         emit(WarmUpFinished(*self.start, round(time.monotonic() - began, 3)))
         return self.start, weights
 

@@ -26,7 +26,9 @@ from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
-from dst_analyze.run.paths import default_path
+from dst_analyze.run.events import Emit, ignore_event
+from dst_analyze.run.paths import default_path, is_blank
+from dst_analyze.run.reader import read_header
 from dst_analyze.run.record import DataSummary, Manifest
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
@@ -44,10 +46,12 @@ from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
+from dst_analyze.sweep.planning.own_loop_plan import plan_own_loop
 from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
 from dst_analyze.sweep.planning.summaries import summarize_model, used_versions
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import main_output, split_batch
+from dst_analyze.sweep.training.own_loop import FirstTraining
 from dst_analyze.sweep.training.recipe import PAPER_EPOCHS, Recipe
 from dst_analyze.sweep.training.trial import ModelSource, ModelSpec, Task, seeded
 
@@ -61,6 +65,7 @@ class Plan:
     out: Path
     existing: Existing
     request: Request | None  # how another process can plan the same, if it can
+    first: FirstTraining | None = None  # of a model file that trains itself, if that was trained while planning
 
     @cached_property
     def coupling(self) -> Coupling | DstError:
@@ -89,8 +94,8 @@ class Planned:
 
     loaded: LoadedModel
     task: Task
-    data: DataSummary
-    travel: Travel
+    manifest: Manifest
+    first: FirstTraining | None = None
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,13 @@ class PlannedBefore:
     unit: ThresholdScale
 
 
-def _unchecked(name: str, config: SweepConfig) -> None:
-    """The folder is the first plan's business."""
+Earlier = tuple[SweepConfig, Manifest]
+"""What a run folder that is gone on with says of itself."""
+
+
+def _unchecked(name: str, config: SweepConfig) -> Earlier | None:
+    """Check no folder: the first plan has done that."""
+    return None
 
 
 def plan_sweep(
@@ -118,25 +128,28 @@ def plan_sweep(
     data_root: Path | str = DEFAULT_ROOT,
     download: bool = False,
     before: PlannedBefore | None = None,
+    emit: Emit = ignore_event,
     **options: Any,
 ) -> Plan:
     """Check everything that can be checked without training: options, model, folder, data, one step on one batch.
 
-    ``before`` is for a run that has been planned once: what was found or chosen for it then holds.
+    ``before`` is for a run that has been planned once: what was found or chosen for it then holds. A model file that
+    trains itself is trained once here, as only that tells how long its trainings are; ``emit`` gets what is said.
     """
     args = dict(model_args or {})
     options = with_new_names(options, RENAMED, stacklevel=3)
     paths: list[Path] = []
 
-    def check(name: str, config: SweepConfig) -> None:
-        paths.append(Path(out) if out is not None else default_path(name, config))
-        check_free(paths[0], config, existing)
+    def check(name: str, config: SweepConfig) -> Earlier | None:
+        paths.append(path := Path(out) if out is not None else default_path(name, config))
+        check_free(path, config, existing)
+        return None if existing == "force" or is_blank(path) else read_header(path)
 
     root = Path(data_root)
-    planned = _planned(model, data, root, download, args, options, check, before)
+    planned = _planned(model, data, root, download, args, options, check, before, emit)
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
-    request = Request(model, data, root, args, options) if named else None
-    return Plan(planned.task, _manifest(planned), paths[0], existing, request)
+    request = Request(model, data, root, args, options) if named and not planned.task.own_loop else None
+    return Plan(planned.task, planned.manifest, paths[0], existing, request, planned.first)
 
 
 def plan_task(
@@ -161,8 +174,9 @@ def _planned(
     download: bool,
     args: Mapping[str, Any],
     options: Mapping[str, Any],
-    check: Callable[[str, SweepConfig], None],
+    check: Callable[[str, SweepConfig], Earlier | None],
     before: PlannedBefore | None = None,
+    emit: Emit = ignore_event,
 ) -> Planned:
     """The task and what it is of; ``check`` is asked about the model's name and configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
@@ -171,17 +185,21 @@ def _planned(
     source = model_source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
         loaded = load_trainable(source)
+        fingerprints = {
+            "model": loaded.spec,
+            "model_sha256": model_sha256(loaded, model),
+            "weights_sha256": None if source.weights is None else weights_sha256(source.weights),
+        }
+        if loaded.fit is not None:
+            config = config.model_copy(update=fingerprints)
+            own = plan_own_loop(loaded, source, config, options, data, check(loaded.name, config), emit)
+            return Planned(loaded, own.task, own.manifest, own.first)
         if isinstance(data, str):
             found = _named_data(loaded, data, config, root, download=download)
         else:
             found = _given_data(loaded, data, config)
         config = config.model_copy(
-            update={
-                "model": loaded.spec,
-                "model_sha256": model_sha256(loaded, model),
-                "weights_sha256": None if source.weights is None else weights_sha256(source.weights),
-                "data": found.description if found and data is not None else data or "",
-            }
+            update={**fingerprints, "data": found.description if found and data is not None else data or ""}
         )
         check(loaded.name, config)
         traced = _traced(loaded, found, config)
@@ -213,7 +231,7 @@ def _planned(
         scored_on="test" if found.test else "train",
         sha256=digest,
     )
-    return Planned(loaded, task, summary, travel)
+    return Planned(loaded, task, _manifest(loaded, task, travel, summary))
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -358,8 +376,7 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     return epochs * data.per_epoch
 
 
-def _manifest(planned: Planned) -> Manifest:
-    loaded, task, travel = planned.loaded, planned.task, planned.travel
+def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
     initial = task.counted(loaded.model)
     search = search_of(config)
@@ -370,7 +387,7 @@ def _manifest(planned: Planned) -> Manifest:
         model=summarize_model(
             traced, name=loaded.name, spec=loaded.spec, sha256=config.model_sha256, form=task.runs_as
         ),
-        data=planned.data,
+        data=data,
         steps=task.steps,
         warm_up=task.recipe.warm_up,
         reference="trained alike",
