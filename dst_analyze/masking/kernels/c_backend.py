@@ -24,6 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from sys import getrefcount
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -35,6 +38,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
 REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
+_FREE = 2  # references to an array that are its holder's own: a name, and the argument of getrefcount
 _THREADED = 1 << 18  # a weight at least this large is shared out among threads
 
 
@@ -175,13 +179,30 @@ def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """What the loops need to know of a group of weights, made once."""
+    """What the loops need to know of a group of weights, made once, and the memory of its masked weights."""
 
     levels: tuple[Levels, ...]
     starts: tuple[int, ...]  # where each weight's thresholds begin
     places: ctypes.Array[ctypes.c_int64]  # both, as C takes them
     pointers: type[ctypes.Array[ctypes.c_void_p]]
     largest: int
+    spare: tuple[list[Any], ...]  # for each weight, memory that a masked weight was in before
+
+    def outputs(self, weights: Tensors) -> list[torch.Tensor]:
+        """Return new tensors for the masked weights, in the memory of an earlier step where that is free again.
+
+        The system takes freed memory back and hands it out page by page, which costs more than masking does. An array
+        is free if nothing else refers to it: tensors made of it, and what autograd saved of them, do.
+        """
+        results = []
+        for spare, weight in zip(self.spare, weights, strict=True):
+            array = spare.pop() if spare else None  # taken out, so that no other thread finds it
+            if array is None or getrefcount(array) > _FREE or not _fits(array, weight):
+                array = torch.empty(weight.shape, dtype=weight.dtype, device="cpu").numpy()
+            results.append(torch.from_numpy(array))
+            if not spare:
+                spare.append(array)
+        return results
 
     def addresses(self, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
         return self.pointers(*[tensor.data_ptr() for tensor in tensors])
@@ -211,7 +232,7 @@ class Compiled:
         group = _fitting(masking, thresholds, weights)
         if group is None:
             return EAGER.forward(masking, thresholds, weights, counts)
-        masked, t = [torch.empty_like(weight) for weight in weights], thresholds.data_ptr()
+        masked, t = group.outputs(weights), thresholds.data_ptr()
         kept: Iterable[int]
         if _alone(group):
             kept = (ctypes.c_int64 * len(weights))()
@@ -270,11 +291,21 @@ def _fitting(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _G
     for weight in weights:
         if weight.dtype != dtype or not weight.is_contiguous():
             return None
-    return _group(masking)
+    try:
+        return _groups[masking]
+    except KeyError:
+        return _groups.setdefault(masking, _make_group(masking))
 
 
-@functools.lru_cache(maxsize=4096)
-def _group(masking: Masking) -> _Group | None:
+def _fits(array: Any, weight: torch.Tensor) -> bool:
+    """True if a weight has the array's shape and dtype; a model may be made double meanwhile."""
+    return array.itemsize == weight.element_size() and array.shape == weight.shape
+
+
+_groups: WeakKeyDictionary[Masking, _Group | None] = WeakKeyDictionary()  # gone with the model
+
+
+def _make_group(masking: Masking) -> _Group | None:
     found = [levels(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
     if None in found:
         return None
@@ -282,7 +313,8 @@ def _group(masking: Masking) -> _Group | None:
     starts = tuple(itertools.accumulate(masking.sizes[:-1], initial=0))
     numbers = [number for start, one in zip(starts, all_levels, strict=True) for number in (start, *one)]
     places = (ctypes.c_int64 * len(numbers))(*numbers)
-    return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)))
+    spare: tuple[list[Any], ...] = tuple([] for _ in starts)
+    return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)), spare)
 
 
 def _alone(group: _Group) -> bool:
