@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from sys import getrefcount
-from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, Tensors
@@ -38,7 +38,6 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
 REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
-_FREE = 2  # references to an array that are its holder's own: a name, and the argument of getrefcount
 _THREADED = 1 << 18  # a weight at least this large is shared out among threads
 
 
@@ -186,7 +185,7 @@ class _Group:
     places: ctypes.Array[ctypes.c_int64]  # both, as C takes them
     pointers: type[ctypes.Array[ctypes.c_void_p]]
     largest: int
-    spare: tuple[list[Any], ...]  # for each weight, memory that a masked weight was in before
+    spare: tuple[list[np.ndarray], ...]  # for each weight, memory that a masked weight was in before
 
     def outputs(self, weights: Tensors) -> list[torch.Tensor]:
         """Return new tensors for the masked weights, in the memory of an earlier step where that is free again.
@@ -196,8 +195,8 @@ class _Group:
         """
         results = []
         for spare, weight in zip(self.spare, weights, strict=True):
-            array = spare.pop() if spare else None  # taken out, so that no other thread finds it
-            if array is None or getrefcount(array) > _FREE or not _fits(array, weight):
+            array, references = _take(spare) if spare else (None, 0)
+            if array is None or references > _FREE or not _fits(array, weight):
                 array = torch.empty(weight.shape, dtype=weight.dtype, device="cpu").numpy()
             results.append(torch.from_numpy(array))
             if not spare:
@@ -297,7 +296,16 @@ def _fitting(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _G
         return _groups.setdefault(masking, _make_group(masking))
 
 
-def _fits(array: Any, weight: torch.Tensor) -> bool:
+def _take(spare: list[np.ndarray]) -> tuple[np.ndarray, int]:
+    """Take an array out, so that no other thread finds it, and count the references to it."""
+    array = spare.pop()
+    return array, getrefcount(array)
+
+
+_FREE = _take([np.empty(0)])[1]  # of an array that nothing else refers to: Python versions count differently
+
+
+def _fits(array: np.ndarray, weight: torch.Tensor) -> bool:
     """True if a weight has the array's shape and dtype; a model may be made double meanwhile."""
     return array.itemsize == weight.element_size() and array.shape == weight.shape
 
@@ -313,7 +321,7 @@ def _make_group(masking: Masking) -> _Group | None:
     starts = tuple(itertools.accumulate(masking.sizes[:-1], initial=0))
     numbers = [number for start, one in zip(starts, all_levels, strict=True) for number in (start, *one)]
     places = (ctypes.c_int64 * len(numbers))(*numbers)
-    spare: tuple[list[Any], ...] = tuple([] for _ in starts)
+    spare: tuple[list[np.ndarray], ...] = tuple([] for _ in starts)
     return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)), spare)
 
 
