@@ -147,9 +147,9 @@ def test_a_large_weight_is_shared_out_among_threads_without_a_difference() -> No
 
 
 @needs_compiler
-def test_memory_of_masked_weights_is_used_again_once_nothing_refers_to_it() -> None:
-    masking = Masking("long-tail", ((3, 4),), ((3, 1),), (3,))
-    weight, threshold, compiled = torch.randn(3, 4), torch.rand(3), compiled_kernels()
+def test_memory_of_large_masked_weights_is_used_again_once_nothing_refers_to_it() -> None:
+    masking = Masking("long-tail", ((512, 512),), ((512, 1),), (512,))
+    weight, threshold, compiled = torch.randn(512, 512), torch.rand(512), compiled_kernels()
 
     def masked(weight: torch.Tensor = weight, masking: Masking = masking) -> torch.Tensor:
         found = compiled.forward(masking, threshold.to(weight.dtype), [weight])[0]
@@ -172,9 +172,9 @@ def test_memory_of_masked_weights_is_used_again_once_nothing_refers_to_it() -> N
 
 @needs_compiler
 def test_what_autograd_saved_is_not_overwritten() -> None:
-    x, threshold = torch.randn(5, 4, requires_grad=True), torch.full((3,), 0.3)
-    weights = [torch.randn(3, 4, requires_grad=True) for _ in range(2)]
-    masking = Masking("long-tail", ((3, 4),), ((3, 1),), (3,))
+    x, threshold = torch.randn(5, 512, requires_grad=True), torch.full((512,), 0.3)
+    weights = [torch.randn(512, 512, requires_grad=True) for _ in range(2)]
+    masking = Masking("long-tail", ((512, 512),), ((512, 1),), (512,))
     found = []
     for kernels in (compiled_kernels(), EAGER):  # the second forward comes before the first backward
         masked = [masked_weights(masking, kernels, threshold, [weight])[0] for weight in weights]

@@ -38,7 +38,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
 REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
-_THREADED = 1 << 18  # a weight at least this large is shared out among threads
+_LARGE = 1 << 18  # a weight of so many elements is shared out among threads, its masked weight's memory is kept
 
 
 def repays(weights: int, steps: int) -> bool:
@@ -188,13 +188,17 @@ class _Group:
     spare: tuple[list[np.ndarray], ...]  # for each weight, memory that a masked weight was in before
 
     def outputs(self, weights: Tensors) -> list[torch.Tensor]:
-        """Return new tensors for the masked weights, in the memory of an earlier step where that is free again.
+        """Return new tensors for the masked weights, large ones in the memory of an earlier step if it is free again.
 
-        The system takes freed memory back and hands it out page by page, which costs more than masking does. An array
-        is free if nothing else refers to it: tensors made of it, and what autograd saved of them, do.
+        The system takes large freed memory back and hands it out page by page, which costs more than masking does.
+        (Small memory stays with the process, and what was freed last is still in the cache.) An array is free if
+        nothing else refers to it: tensors made of it, and what autograd saved of them, do.
         """
         results = []
         for spare, weight in zip(self.spare, weights, strict=True):
+            if weight.numel() < _LARGE:
+                results.append(torch.empty_like(weight))
+                continue
             array, references = _take(spare) if spare else (None, 0)
             if array is None or references > _FREE or not _fits(array, weight):
                 array = torch.empty(weight.shape, dtype=weight.dtype, device="cpu").numpy()
@@ -327,14 +331,14 @@ def _make_group(masking: Masking) -> _Group | None:
 
 def _alone(group: _Group) -> bool:
     """True if one thread does it all, in one call."""
-    return group.largest < _THREADED or torch.get_num_threads() < 2
+    return group.largest < _LARGE or torch.get_num_threads() < 2
 
 
 def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
     """Run a loop over a weight; a large one row by row on several threads (ctypes lets go of the interpreter lock)."""
     groups, outer, rows, columns = fold
     threads = min(torch.get_num_threads(), rows)
-    if threads < 2 or groups * outer != 1 or rows * columns < _THREADED:
+    if threads < 2 or groups * outer != 1 or rows * columns < _LARGE:
         return [loop(*pointers, *fold, *extra)]
     # Bytes from one row to the next: a whole row of a weight, one number of a threshold.
     steps = [width * columns if kind == "w" else width for kind in kinds]
