@@ -122,6 +122,6 @@ def test_what_is_not_the_models_is_refused_before_training(here, tmp_path, capsy
 
 
 def test_a_model_in_memory_brings_its_own(here):
-    with pytest.raises(OptionError, match="holds weights already") as refused:
+    with pytest.raises(OptionError, match="already holds weights") as refused:
         plan_sweep(net(), (torch.randn(8, 8), torch.zeros(8).long()), weights="w.pt", out="run")
     assert refused.value.place == "--weights"

@@ -181,13 +181,13 @@ def test_an_unknown_optimizer_has_no_forecast():
     hook = torch.optim.Rprop
     made = Recipe.of_hook(SweepConfig.checked(model="m"), 10, hook, nn.Linear(2, 2), place="")
     assert forecast(Travel(made), [1e-3], UNEVEN) == ()
-    assert "cannot be foretold" in warning(Travel(made), (), UNEVEN)
+    assert "cannot be forecast" in warning(Travel(made), (), UNEVEN)
 
 
 def test_where_steps_are_too_few_for_any_alpha_more_of_them_are_advised():
     quick = literal(recipe(2, threshold_clock=30))
     text = warning(quick, forecast(quick, [1e-3], UNEVEN), UNEVEN)
-    assert "More steps would" in text
+    assert "Give more steps" in text
     assert "Alphas from" not in text
 
 

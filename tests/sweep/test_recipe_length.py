@@ -25,7 +25,7 @@ def test_another_length_is_the_recipe_made_for_it(options, optimizer, steps):
 
 def test_what_was_asked_for_does_not_follow_the_length():
     made = Recipe.of(config(threshold_clock=3.0, warm_up=7, threshold_unit="one"), 600).lasting(300)
-    assert (made.clock, made.warm_up, made.unit) == (3.0, 7, "one")
+    assert (made.clock, made.warm_up, made.threshold_scale) == (3.0, 7, "one")
 
 
 def test_a_replaced_field_changes_no_other():
@@ -34,5 +34,5 @@ def test_a_replaced_field_changes_no_other():
 
 
 def test_a_run_of_another_day_keeps_its_pace():
-    made = Recipe.of(config(), 600, AskedPace(clock=2.0, warm_up=5, unit="one"))
-    assert (made.clock, made.warm_up, made.unit) == (2.0, 5, "one")
+    made = Recipe.of(config(), 600, AskedPace(clock=2.0, warm_up=5, threshold_scale="one"))
+    assert (made.clock, made.warm_up, made.threshold_scale) == (2.0, 5, "one")

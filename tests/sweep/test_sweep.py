@@ -268,7 +268,7 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, data, options, ki
         (FILE.replace("train_data = _data", "def test_data():\n    return _data()"), DataError, "no train_data"),
         (FILE.replace("train_data = _data", "def train_data():\n    return 1 / 0"), DataError, "ZeroDivisionError"),
         (FILE.replace("train_data = _data", "def train_data():\n    return iter([])"), DataError, "no batches"),
-        (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "no number to differentiate"),
+        (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "cannot be differentiated"),
         (FILE + "def loss(outputs, batch):\n    return outputs.nothing\n", ModelError, "AttributeError"),
         (FILE + "def optimizer(parameters):\n    return 'adam'\n", ModelError, "returned str"),
     ],

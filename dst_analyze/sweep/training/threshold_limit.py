@@ -1,4 +1,4 @@
-"""A speed limit for thresholds on a fast clock: a step of at most a small share of what it would prune."""
+"""A cap on the steps of thresholds with a fast clock: a small share of their row's mean magnitude."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from dst_analyze.masking.masked import MaskedModel
 
-REFRESHED_EVERY = 50  # steps: magnitudes change slowly, and reading them is a pass over all weights
+REFRESHED_EVERY = 50  # steps: magnitudes change slowly, and computing them is a pass over all weights
 
 
 class ThresholdCap:
-    """Holds every step of a model's thresholds to ``share`` of their row's mean magnitude."""
+    """A cap on every step of a model's thresholds: ``share`` of their row's mean magnitude."""
 
     def __init__(self, model: MaskedModel, share: float) -> None:
         self.model, self.share = model, share
@@ -20,7 +20,7 @@ class ThresholdCap:
         self.limit = self.before = torch.empty(0)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
-        """Act on each step of the optimizer from here on, whichever optimizer it is."""
+        """Clamp the thresholds' steps in every step of an optimizer from now on."""
         optimizer.register_step_pre_hook(self._remember)
         optimizer.register_step_post_hook(self._hold)
 
