@@ -85,9 +85,9 @@ def run_sweep(
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
         >>> x = torch.randn(64, 4)
         >>> data = x, (x[:, 0] > 0).long()
-        >>> record = run_sweep(net, data, alphas=[1e-5], seeds=2, steps=40, out=f"{tempfile.mkdtemp()}/run")
-        >>> len(record.trials)  # a dense and a masked one per seed
-        4
+        >>> record = run_sweep(net, data, alphas=[1e-5], seeds=1, steps=40, out=f"{tempfile.mkdtemp()}/run")
+        >>> record.complete, list(record.layers["layer"])
+        (True, ['0', '2'])
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)

@@ -153,7 +153,10 @@ def test_so_does_the_warm_up(tmp_path):
 
 def test_a_run_of_full_length_counts_thresholds_as_the_paper_does():
     assert [recipe(steps).threshold_scale for steps in (1, FULL_LENGTH - 1, FULL_LENGTH)] == ["layer", "layer", "one"]
-    assert (recipe(600, threshold_scale="one").threshold_scale, recipe(FULL_LENGTH, threshold_scale="layer").threshold_scale) == (
+    assert (
+        recipe(600, threshold_scale="one").threshold_scale,
+        recipe(FULL_LENGTH, threshold_scale="layer").threshold_scale,
+    ) == (
         "one",
         "layer",
     )
