@@ -1,4 +1,4 @@
-"""Multi-head attention whose heads need not add up to its embedding: what nn.MultiheadAttention is slimmed to."""
+"""Multi-head attention with fewer heads than the embedding needs; replaces a slimmed nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class HeadAttention(nn.Module):
     def _mask(
         self, attn_mask: torch.Tensor | None, padding: torch.Tensor | None, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """Both masks as one to be added: [L, S], [N·heads, L, S] and [N, S] become what broadcasts to the scores."""
+        """Return both masks as one additive mask: [L, S], [N·heads, L, S] and [N, S] broadcast to the scores."""
         masks = []
         if attn_mask is not None:
             mask = attn_mask.unflatten(0, (-1, self.num_heads)) if attn_mask.dim() == 3 else attn_mask

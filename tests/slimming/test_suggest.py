@@ -358,7 +358,7 @@ def test_the_verdict_is_plain():
     assert "It is better than uniform" in said((0.1, 0.11, 0.12), (0.3, 0.31, 0.32), "loss").verdict
     assert "Its loss is 0.2 lower than the dense model's" in said((0.1, 0.11, 0.12), (0.3, 0.31, 0.32), "loss").verdict
     assert "(a model): 0.01 more loss" in said((0.2, 0.23), (0.21, 0.2), "loss").verdict
-    assert "Nothing can be said" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
+    assert "It cannot be compared with" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
     assert "not shown to be better" in said((0.9, None, None), (0.8, 0.7, 0.7)).verdict  # one pair says nothing
     assert ": 0 points above" in said((0.511, 0.405, 0.784), (0.541, 0.435, 0.724)).verdict  # no 1.9e-15
 

@@ -141,7 +141,7 @@ def as_batches(
     if isinstance(value, DataLoader) or (isinstance(value, Iterable) and not isinstance(value, str | bytes)):
         if batch_size is not None:
             raise OptionError(
-                "--batch-size has no effect: the data already come in batches",
+                "--batch-size has no effect: the data come in batches already",
                 place=place,
                 hint="set the batch size in the loader, or return the data set itself",
             )
