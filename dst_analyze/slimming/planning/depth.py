@@ -2,7 +2,7 @@
 
 Where two values with a common ancestor are added, the two paths from the ancestor are branches: if one is left out,
 the other remains. A branch is near empty if every path through it passes a layer that kept next to nothing in every
-trial. It still adds its last bias, or a norm's output for zeros, so leaving it out changes the model: it needs training.
+trial. It still adds its last bias, or a norm's output for zeros, so a model without it needs training.
 """
 
 from __future__ import annotations
