@@ -109,12 +109,12 @@ def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> 
     table = table.loc[layers]
     params = table["params"].to_numpy(float)
     scores = {"sweep": table["redundancy"].to_numpy(float)}
-    methods = [RankingMethod("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
+    methods = [RankingMethod("sweep", ranks(scores["sweep"]), *_sweep_agreement(record, ranking, layers))]
     for method in found.methods:
         rows = _by_setting(found, method, layers, params)
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
-        methods.append(RankingMethod(method, ranks(scores[method]), len(rows), _w(rows), steps))
+        methods.append(RankingMethod(method, ranks(scores[method]), len(rows), _concordance(rows), steps))
     free = {
         "initialisation": table["null_redundancy"].to_numpy(float),
         "size": params,
@@ -128,12 +128,12 @@ def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> 
     return MethodComparison(tuple(layers), tuple(methods), pd.DataFrame(between, index=names, columns=names))
 
 
-def _own(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:
+def _sweep_agreement(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:
     """Return the sweep's number of settings, its agreement over them, and its training steps."""
     by_alpha = ranking.by_alpha.pivot(index="alpha", columns="layer", values="rank")[layers].dropna()
     rows = -by_alpha.to_numpy(float)
     steps = sum(t.steps for t in record.trials if t.alpha is not None and not t.control)
-    return len(rows), _w(rows), steps
+    return len(rows), _concordance(rows), steps
 
 
 def _by_setting(found: Baselines, method: str, layers: list[str], params: np.ndarray) -> np.ndarray:
@@ -147,5 +147,5 @@ def _by_setting(found: Baselines, method: str, layers: list[str], params: np.nda
     return np.array([np.mean(seeds, axis=0) for seeds in rows.values()])
 
 
-def _w(rows: np.ndarray) -> float:
+def _concordance(rows: np.ndarray) -> float:
     return kendalls_w(ranks(rows)) if len(rows) > 1 and rows.shape[1] > 1 else float("nan")

@@ -44,11 +44,11 @@ class _Scalars:
                 self.close(trial)  # a repeated trial overwrites the scalars of its first attempt
                 self.open[trial] = self.writer(str(self.folder / trial.name), purge_step=0)
             case TrialStep(trial=trial) if trial in self.open:
-                self._draw(self.open[trial], event)
+                self._write(self.open[trial], event)
             case TrialFinished(trial=trial) | TrialFailed(trial=trial):
                 self.close(trial)
 
-    def _draw(self, writer: Any, event: TrialStep) -> None:
+    def _write(self, writer: Any, event: TrialStep) -> None:
         values = {"loss": event.loss, "score": event.score, "remaining": event.remaining}
         values |= {f"layers/{name}": share for name, share in (event.layers or {}).items()}
         for tag, value in values.items():

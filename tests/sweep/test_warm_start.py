@@ -14,7 +14,7 @@ from dst_analyze.sweep.run_sweep import run_plan, run_sweep
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.train import train
 from dst_analyze.sweep.training.trial import run_trial, seeded, train_warm_up
-from dst_analyze.sweep.training.warm_start import missing_starts, packed, restored
+from dst_analyze.sweep.training.warm_start import missing_starts, pack_weights, restore_weights
 
 X, Y = torch.randn(96, 12), torch.randint(0, 3, (96,))
 A, B = 1e-3, 1e-2
@@ -69,7 +69,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
     start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
     with seeded(0):
         model = Net()
-        assert restored(model, start)
+        assert restore_weights(model, start)
         torch.manual_seed(0)
         stream, objective = plan.task.train_data.stream(0), plan.task.objective(model)
         losses = []
@@ -107,7 +107,7 @@ def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_n
             on_step=lambda step, loss: False,
         )  # fmt: skip
     by_hand = Net()
-    assert restored(by_hand, start)
+    assert restore_weights(by_hand, start)
     assert by_hand.seen == built.seen == 10
     assert all(
         torch.equal(a, b) for a, b in zip(by_hand.state_dict().values(), built.state_dict().values(), strict=True)
@@ -156,11 +156,11 @@ def test_tied_weights_and_buffers_travel():
     twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     twin[2].weight = twin[0].weight
     model(torch.randn(8, 4))
-    assert restored(twin, packed(model))
+    assert restore_weights(twin, pack_weights(model))
     assert torch.equal(twin[1].running_mean, model[1].running_mean)
     assert torch.equal(twin[2].weight, model[0].weight)
-    assert not restored(nn.Linear(4, 4), packed(model))
-    assert not restored(twin, None)
+    assert not restore_weights(nn.Linear(4, 4), pack_weights(model))
+    assert not restore_weights(twin, None)
     assert mask_model(twin, torch.randn(2, 4)).layers
 
 

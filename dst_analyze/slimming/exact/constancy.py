@@ -21,7 +21,7 @@ from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
 from dst_analyze.model.families import family_of_call
 
 # fmt: off
-_CHANCE = (
+_RANDOM = (
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "rand",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "random", "rrelu", "uniform",
 )
@@ -49,7 +49,7 @@ class ConstancyRun(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         self._seen(n, self)
         marks = fx.map_arg((n.args, n.kwargs), self.moving)  # before an in-place operation changes its arguments
-        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._asks_for_zeros(n) else None
+        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._needs_possible(n) else None
         result = super().run_node(n)
         if n.op == "get_attr" or (n.all_input_nodes and self._fixed.issuperset(n.all_input_nodes)):
             self._fixed.add(n)
@@ -67,7 +67,7 @@ class ConstancyRun(fx.Interpreter):
             if not isinstance(value, torch.Tensor):
                 return value
             written = self._written.get(value.untyped_storage().data_ptr(), -1)
-            return _all(value) if written > self._order[n] else marks
+            return _all_moving(value) if written > self._order[n] else marks
 
         value = self.env[n]
         if isinstance(value, torch.Tensor):
@@ -86,14 +86,14 @@ class ConstancyRun(fx.Interpreter):
 
     # Rules.
 
-    def _asks_for_zeros(self, n: fx.Node) -> bool:
+    def _needs_possible(self, n: fx.Node) -> bool:
         if n.op not in ("call_function", "call_method", "call_module"):
             return False
         family = family_of_call(None, self._op(n)) if n.op != "call_module" else None
         products = family is not None and bool(family.constants.function)
-        return products or self._op(n) in ("mul", "multiply") or self._knows_sizes(n)
+        return products or self._op(n) in ("mul", "multiply") or self._depends_on_size(n)
 
-    def _knows_sizes(self, n: fx.Node) -> bool:
+    def _depends_on_size(self, n: fx.Node) -> bool:
         """Return True if a nonzero constant depends on the input's size: padding, a sum."""
         op = self._op(n)
         padding = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
@@ -106,19 +106,19 @@ class ConstancyRun(fx.Interpreter):
 
     def _marked(self, n: fx.Node, marks: Any, possible: Any, result: Any) -> Any:
         if n.op == "placeholder":
-            return tree_map(_all, result)
+            return tree_map(_all_moving, result)
         if n.op == "get_attr":
-            return tree_map(_none, result)
+            return tree_map(_none_moving, result)
         if n.op == "output" or not tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result):
             return result
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         op, effect = op_name(n, module), effect_of(rule_for(n, module))
         inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         if is_random_op(op, n, module):
-            return tree_map(_all, result)
+            return tree_map(_all_moving, result)
         if n in self._fixed:
-            return tree_map(_none, result)
-        if self._knows_sizes(n):
+            return tree_map(_none_moving, result)
+        if self._depends_on_size(n):
             marks = possible
             inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         marked: Any = None
@@ -127,14 +127,14 @@ class ConstancyRun(fx.Interpreter):
         if mark is not None:
             marked = mark(self, MarkedCall(n, module, marks, possible, result))
         elif not any(bool(leaf.any()) for leaf in inside):
-            return tree_map(_none, result)
+            return tree_map(_none_moving, result)
         elif effect is Effect.ELEMENTWISE and isinstance(result, torch.Tensor):
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
         elif effect is Effect.PER_CHANNEL:
             marked = _per_channel(inside[0], result) if _batched(op, result) else None
         elif op in _SUMS or effect is Effect.REARRANGES:
             marked = self._run_on(n, marks)
-        return marked if _fits(marked, result) else tree_map(_all, result)
+        return marked if _fits(marked, result) else tree_map(_all_moving, result)
 
     def _product(self, n: fx.Node, marks: Any, possible: Any) -> Any:
         """Return the marks of a product, which are zero where an operand is the constant zero."""
@@ -147,7 +147,7 @@ class ConstancyRun(fx.Interpreter):
 
     def mark_linear_layer(self, call: MarkedCall) -> Any:
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         if type(call.module).forward is not nn.Linear.forward:
             return None
         args, kwargs = call.marks
@@ -165,7 +165,7 @@ class ConstancyRun(fx.Interpreter):
     def mark_added_product(self, call: MarkedCall) -> Any:
         """Return the marks of `addmm`; None for `baddbmm`."""
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         if self._op(call.node) != "addmm":
             return None
         (start, a, b), (_, pa, pb) = (_floats(item[0]) for item in (call.marks, call.possible))
@@ -174,7 +174,7 @@ class ConstancyRun(fx.Interpreter):
     def mark_product(self, call: MarkedCall) -> Any:
         """Return the union over operands of the product of one's marks with the others' possible nonzeros."""
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         moved: Any = None
         for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(call.marks))):
             made = self._run_on(call.node, _swapped(call.marks, call.possible, turn))
@@ -278,11 +278,11 @@ def argument(n: fx.Node, position: int, name: str, default: Any = None) -> Any:
 # --- marks ------------------------------------------------------------------------------------------------------
 
 
-def _all(value: Any) -> Any:
+def _all_moving(value: Any) -> Any:
     return torch.ones_like(value, dtype=torch.bool) if isinstance(value, torch.Tensor) else value
 
 
-def _none(value: Any) -> Any:
+def _none_moving(value: Any) -> Any:
     return torch.zeros_like(value, dtype=torch.bool) if isinstance(value, torch.Tensor) else value
 
 
@@ -357,7 +357,7 @@ def is_random_op(op: str, n: fx.Node, module: nn.Module | None) -> bool:
         training = n.args[2] if len(n.args) > 2 else n.kwargs.get("training", True)
         follows = isinstance(training, fx.Node) and training.op == "get_attr"  # self.training, which is False here
         return module is None and training is not False and not follows
-    return module is None and op in _CHANCE
+    return module is None and op in _RANDOM
 
 
 def _writes(n: fx.Node, root: nn.Module) -> bool:

@@ -124,14 +124,14 @@ class DependenceCollector:
         module: Any = run.fetch_attr(str(n.target)) if n.op == "call_module" else None
         parameters = [self._coupling.parameters.get(name) for name in self._tensor_names(n, module).values()]
         met = [self._layout(node) for node in n.all_input_nodes]
-        if not any(self._touches(layout) for layout in (*met, *parameters)):
+        if not any(self._has_removable(layout) for layout in (*met, *parameters)):
             return
         try:
-            self._look(n, module, run)
+            self._collect(n, module, run)
         except _UnclearError:
             self._block([*met, *parameters, self._layout(n)])
 
-    def _look(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def _collect(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         op = op_name(n, module)
         family = family_of_call(module, op)
         note = family.sums.find(layer=module is not None) if family is not None else None
@@ -149,12 +149,12 @@ class DependenceCollector:
         weight = _bools(module.weight != 0) if module is not None else self._possible(_tensor(n, 1, "weight"), run)
         lead, read = _letters(x, run)[:-1], "oi" if weight.ndim == 2 else "i"
         found = Sum([(self._possible(x, run), f"{lead}i"), (weight, read)], "i")
-        self._enter(found, f"{lead}i", self._layout(x))
+        self._add_units(found, f"{lead}i", self._layout(x))
         if module is None:
-            self._enter(found, read, self._layout(_tensor(n, 1, "weight")))
+            self._add_units(found, read, self._layout(_tensor(n, 1, "weight")))
         if weight.ndim == 2:
-            self._enter(found, f"{lead}o", self._layout(n))
-        self._note(found if module is None else self._folded(found, n, module, run))
+            self._add_units(found, f"{lead}o", self._layout(n))
+        self._add_sum(found if module is None else self._folded(found, n, module, run))
 
     def note_convolution(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         kernel = convolution_of(n, module, run.env.__getitem__)
@@ -166,11 +166,11 @@ class DependenceCollector:
             reading = np.ones_like(reading)
         ins = f"{lead[:channel]}i{lead[channel + 1 :]}"
         found = Sum([(self._possible(x, run), ins), (reading, "oi")], "i")
-        self._enter(found, ins, self._layout(x))
+        self._add_units(found, ins, self._layout(x))
         # Only the channels of the result: along its other axes positions differ from those of the input.
-        self._enter(found, "o", _only(self._layout(n), channel))
+        self._add_units(found, "o", _only(self._layout(n), channel))
         foldable = module is not None and kernel.unpadded and kernel.groups == 1
-        self._note(self._folded(found, n, module, run, channel) if foldable else found)
+        self._add_sum(self._folded(found, n, module, run, channel) if foldable else found)
 
     def note_product(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         self._product(n, 0, run)
@@ -184,7 +184,7 @@ class DependenceCollector:
         batch = "ABCDEFGH"[: max(one, two, 2) - 2]
         first = "i" if one == 1 else f"{batch[len(batch) - one + 2 :]}li"
         second = "i" if two == 1 else f"{batch[len(batch) - two + 2 :]}ir"
-        self._letters_note([a, b], [first, second], "i", run)
+        self._add_lettered([a, b], [first, second], "i", run)
 
     def note_einsum(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
@@ -193,7 +193,7 @@ class DependenceCollector:
             raise _UnclearError
         inputs, output = spelt
         summed = "".join(dict.fromkeys(k for own in inputs for k in own if k not in output))
-        self._letters_note(tensors, inputs, summed, run)
+        self._add_lettered(tensors, inputs, summed, run)
 
     def note_bilinear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         one, two = _tensor(n, 0, "input1"), _tensor(n, 1, "input2")
@@ -201,15 +201,15 @@ class DependenceCollector:
         factors = [(self._possible(one, run), f"{lead}i"), (self._possible(two, run), f"{lead}j")]
         found = Sum([*factors, (_bools(module.weight != 0), "oij")], "ij")
         for node, letter in ((one, "i"), (two, "j"), (n, "o")):
-            self._enter(found, f"{lead}{letter}", self._layout(node))
-        self._note(found)
+            self._add_units(found, f"{lead}{letter}", self._layout(node))
+        self._add_sum(found)
 
     def note_dot_product_attention(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         if argument(n, 7, "enable_gqa", False):
             raise _UnclearError
         query, key, value = (_tensor(n, i, name) for i, name in enumerate(("query", "key", "value")))
         batch = "ABCDEFGH"[: run.env[query].ndim - 2]
-        self._letters_note([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)
+        self._add_lettered([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)
         # The softmax runs over the keys: removing one changes the weights of the others.
         self._block([_only(self._layout(node), -2) for node in (key, value)])
 
@@ -217,7 +217,7 @@ class DependenceCollector:
         x, dim = _tensor(n, 0, "input"), argument(n, 1, "dim")
         letters = _letters(x, run)
         dims = [dim] if isinstance(dim, int) else dim if isinstance(dim, tuple | list) else range(len(letters))
-        self._letters_note([x], [letters], "".join(letters[d] for d in dims), run)
+        self._add_lettered([x], [letters], "".join(letters[d] for d in dims), run)
 
     def note_recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """Add the sums of a recurrent layer; states count as nonzero, so only unread hidden units are removed."""
@@ -229,11 +229,11 @@ class DependenceCollector:
             if not name.startswith("weight"):
                 continue
             found = Sum([(_bools(getattr(module, name) != 0), "oi")], "i")
-            self._enter(found, "oi", self._coupling.parameters.get(full))
+            self._add_units(found, "oi", self._coupling.parameters.get(full))
             if name in ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse"):
                 found.factors.append((self._possible(x, run), f"{lead}i"))
-                self._enter(found, f"{lead}i", self._layout(x))
-            self._note(found)
+                self._add_units(found, f"{lead}i", self._layout(x))
+            self._add_sum(found)
 
     def note_attention(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         """Add the sums of the input projections, and that of the output projection, which reads the heads."""
@@ -244,27 +244,27 @@ class DependenceCollector:
         for x, name in zip(sources, names, strict=True):
             lead = _letters(x, run)[:-1]
             found = Sum([(self._possible(x, run), f"{lead}i"), (_bools(getattr(module, name) != 0), "oi")], "i")
-            self._enter(found, f"{lead}i", self._layout(x))
-            self._enter(found, "oi", self._coupling.parameters.get(own[name]))
-            self._note(found)
+            self._add_units(found, f"{lead}i", self._layout(x))
+            self._add_units(found, "oi", self._coupling.parameters.get(own[name]))
+            self._add_sum(found)
         found = Sum([(_bools(module.out_proj.weight != 0), "oi")], "i")
-        self._enter(found, "oi", self._coupling.parameters.get(f"{n.target}.out_proj.weight"))
-        self._note(found)
+        self._add_units(found, "oi", self._coupling.parameters.get(f"{n.target}.out_proj.weight"))
+        self._add_sum(found)
 
     # Notes.
 
-    def _letters_note(self, nodes: Sequence[fx.Node], letters: Sequence[str], summed: str, run: ConstancyRun) -> None:
+    def _add_lettered(self, nodes: Sequence[fx.Node], letters: Sequence[str], summed: str, run: ConstancyRun) -> None:
         factors = [(self._possible(node, run), own) for node, own in zip(nodes, letters, strict=True)]
         found = Sum(factors, summed)
         for node, own in zip(nodes, letters, strict=True):
-            self._enter(found, own, self._layout(node))
-        self._note(found)
+            self._add_units(found, own, self._layout(node))
+        self._add_sum(found)
 
-    def _note(self, found: Sum) -> None:
+    def _add_sum(self, found: Sum) -> None:
         if any(letter in found.units for letter in found.summed):
             self.sums.append(found.shortened())
 
-    def _enter(self, found: Sum, letters: str, layout: Any) -> None:
+    def _add_units(self, found: Sum, letters: str, layout: Any) -> None:
         """Add the units along each letter, for axes along which units may be removed."""
         if not isinstance(layout, Layout):
             return
@@ -306,7 +306,7 @@ class DependenceCollector:
         named = [*module.named_parameters(), *module.named_buffers()]
         return {name: self._names.get(f"{n.target}.{name}", f"{n.target}.{name}") for name, _ in named}
 
-    def _touches(self, layout: Any) -> bool:
+    def _has_removable(self, layout: Any) -> bool:
         return any(bool(self._movable[units[units >= 0]].any()) for units in _units(layout))
 
     def _block(self, layouts: Iterable[Any]) -> None:

@@ -85,7 +85,7 @@ def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
     while True:
         coupling = couple_channels(traced)
         dead = dead_units(traced, coupling)
-        if _give_biases(traced, dead.folds):
+        if _add_missing_biases(traced, dead.folds):
             continue  # the new biases have channels too
         _fold(traced, dead.folds)
         small = slim(traced, dead.removal, coupling=coupling)
@@ -113,7 +113,7 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
     while True:
         leaves = largest(readers.sums, leaves)
         # Units kept for a group's floor count as staying, so units that leak into them stay as well.
-        spared = [unit for group in groups for unit in _spared(group.units, group.floor, leaves)]
+        spared = [unit for group in groups for unit in _units_to_keep(group.units, group.floor, leaves)]
         if not spared:
             break
         leaves[spared] = False
@@ -127,7 +127,7 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
     )
 
 
-def _spared(units: tuple[int, ...], floor: int, leaves: Mask) -> list[int]:
+def _units_to_keep(units: tuple[int, ...], floor: int, leaves: Mask) -> list[int]:
     """Return removable units of a group that have to stay to keep its floor."""
     going = [unit for unit in units if leaves[unit]]
     missing = floor - (len(units) - len(going))
@@ -143,7 +143,7 @@ def _folds(found: Sum, leaves: Mask) -> Constants | None:
     return constants if constants.any() else None
 
 
-def _give_biases(traced: TracedModel, folds: Mapping[str, Constants]) -> bool:
+def _add_missing_biases(traced: TracedModel, folds: Mapping[str, Constants]) -> bool:
     """Add zero biases to layers that have to absorb a constant and have none; return True if any was added."""
     bare: list[Any] = [layer for layer in _layers(traced, folds) if layer.bias is None]
     for layer in bare:

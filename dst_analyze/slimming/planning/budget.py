@@ -130,7 +130,7 @@ def widths_for(
 
 def prices_at(cost: Cost, groups: Iterable[Group], widths: Mapping[str, float]) -> dict[str, float]:
     """Return the price of each group at given widths: the cost that depends on it if it alone had its full width."""
-    now = cost.hanging(widths)
+    now = cost.dependent_shares(widths)
     return {g.name: now[g.name] * g.width / widths.get(g.name, g.width) for g in groups}
 
 
@@ -216,7 +216,7 @@ class Cost:
         part = self._parts(widths)
         return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
 
-    def hanging(self, widths: Mapping[str, float]) -> dict[str, float]:
+    def dependent_shares(self, widths: Mapping[str, float]) -> dict[str, float]:
         """Return the share of the model's cost that depends on each group: its derivative by the group's width."""
         part, found = self._parts(widths), dict.fromkeys(self._widths, 0.0)
         for name, cost in self._costs.items():

@@ -68,7 +68,7 @@ class Explainer:
         if len(groups) < 2 or alike >= 1:
             return {}
         terms = self._terms(list(groups.values()), prices_at(cost, groups.values(), widths))
-        hanging = cost.hanging({})
+        dependent_shares = cost.dependent_shares({})
         found = {}
         for row in rows:
             group, share = groups[row.group], widths[row.group] / row.units
@@ -78,7 +78,7 @@ class Explainer:
                 found[row.group] = self._shared(row.layers)
                 continue
             name = self._strongest(terms[row.group], math.log(share / alike), side)
-            reason = self._words(name, group, self.evidence[row.group], hanging[row.group], what, side, share)
+            reason = self._words(name, group, self.evidence[row.group], dependent_shares[row.group], what, side, share)
             amount = "more" if side > 0 else "less"
             said = f"keeps {amount} than its rank suggests" if len(layers) == 1 else f"keep {amount} than ranks suggest"
             who = f"{self._named(layers)} " if len(row.layers) > 1 else ""
@@ -125,7 +125,7 @@ class Explainer:
         return "rounding" if side * terms[name] < min(0.02, side * rest) or side * terms[name] <= 0 else name
 
     def _words(
-        self, name: str, group: Group, found: GroupEvidence, hanging: float, what: str, side: int, share: float
+        self, name: str, group: Group, found: GroupEvidence, dependent_share: float, what: str, side: int, share: float
     ) -> str:
         makers, readers = group.layers("produces"), group.layers("reads")
         if name in ("produces", "uses") and len(makers) > 1:
@@ -134,7 +134,9 @@ class Explainer:
             return f"{len(readers)} layers read it" if side > 0 else "few layers use it"
         if name == "price":
             saves = "less" if side > 0 else "more"
-            return f"narrowing it saves {saves} than narrowing others ({_percent(hanging)} of the {_WORDS[what]})"
+            return (
+                f"narrowing it saves {saves} than narrowing others ({_percent(dependent_share)} of the {_WORDS[what]})"
+            )
         if name == "reads":
             dense = "dense" if side > 0 else "sparse"
             return f"what reads it is {dense} ({_names(readers)}: {_percent(found.ends['reads'][0])} left)"

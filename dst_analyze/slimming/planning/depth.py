@@ -61,8 +61,8 @@ class _Paths:
         """Yield the branches that pass an empty layer on every path."""
         for node in self._module.graph.nodes:
             for branch in self._branches(node):
-                if not self._open(node, branch, empty):
-                    yield self._described(node, branch, empty)
+                if not self._has_open_path(node, branch, empty):
+                    yield self._describe(node, branch, empty)
                     break  # without the one branch the other one has to stay
 
     def _trace(self, node: fx.Node) -> None:
@@ -89,7 +89,7 @@ class _Paths:
         ]
         return sorted((branch for branch in branches if branch), key=len, reverse=True)
 
-    def _open(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> bool:
+    def _has_open_path(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> bool:
         """Return True if some path through a branch passes no empty layer, or if it writes by index."""
         if any(self._writes(user) for step in branch for user in step.users):
             return True
@@ -97,7 +97,7 @@ class _Paths:
         for step in sorted(branch & self._carriers, key=self._order.__getitem__):
             sources = [above for above in step.all_input_nodes if above in self._above and above in self._carriers]
             entered = any(above in reached or above not in branch for above in sources)
-            if entered and not self._closes(step, empty):
+            if entered and not self._is_blocked(step, empty):
                 reached.add(step)
         return any(above in reached for above in node.all_input_nodes)
 
@@ -105,7 +105,7 @@ class _Paths:
         value = node.args[2] if op_name(node, None) == "setitem" and node.op == "call_function" else None
         return isinstance(value, fx.Node) and value in self._above and value in self._carriers
 
-    def _closes(self, node: fx.Node, empty: Mapping[str, float]) -> bool:
+    def _is_blocked(self, node: fx.Node, empty: Mapping[str, float]) -> bool:
         """Return True if a node passes next to nothing on: all of its layers are empty (for attention, one)."""
         layers = self._layers(node)
         if node.op == "call_module" and isinstance(self._submodule(node), nn.MultiheadAttention):
@@ -123,31 +123,31 @@ class _Paths:
     def _submodule(self, node: fx.Node) -> nn.Module:
         return self._module.get_submodule(str(node.target))
 
-    def _described(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> EmptyBranch:
-        alone = self._alone(node, branch)
-        layers = list(dict.fromkeys(layer for step in alone for layer in self._layers(step)))
-        elsewhere = {layer for other in self._order if other not in alone for layer in self._layers(other)}
+    def _describe(self, node: fx.Node, branch: frozenset[fx.Node], empty: Mapping[str, float]) -> EmptyBranch:
+        exclusive = self._exclusive_nodes(node, branch)
+        layers = list(dict.fromkeys(layer for step in exclusive for layer in self._layers(step)))
+        elsewhere = {layer for other in self._order if other not in exclusive for layer in self._layers(other)}
         gone = [layer for layer in layers if layer not in elsewhere]
         return EmptyBranch(
             add=node.name,
             place=place_of(node, type(self._traced.model)),
             layers=tuple(gone),
             empty={layer: round(empty[layer], 4) for layer in layers if layer in empty},
-            params=sum(tensor.numel() for tensor in self._saved(alone)),
+            params=sum(tensor.numel() for tensor in self._exclusive_parameters(exclusive)),
             macs=sum(layer.macs for layer in self._traced.layers if layer.name in gone),
         )
 
-    def _alone(self, node: fx.Node, branch: frozenset[fx.Node]) -> list[fx.Node]:
+    def _exclusive_nodes(self, node: fx.Node, branch: frozenset[fx.Node]) -> list[fx.Node]:
         """Return the nodes of a branch that only the branch and its addition read, in order."""
-        alone: set[fx.Node] = {node}
+        exclusive: set[fx.Node] = {node}
         for step in sorted(branch, key=self._order.__getitem__, reverse=True):
-            if alone.issuperset(step.users):
-                alone.add(step)
-        return sorted(alone - {node}, key=self._order.__getitem__)
+            if exclusive.issuperset(step.users):
+                exclusive.add(step)
+        return sorted(exclusive - {node}, key=self._order.__getitem__)
 
-    def _saved(self, alone: Iterable[fx.Node]) -> list[nn.Parameter]:
+    def _exclusive_parameters(self, exclusive: Iterable[fx.Node]) -> list[nn.Parameter]:
         """Return the parameters that only these nodes use."""
-        mine = set(alone)
+        mine = set(exclusive)
         used = {id(p): p for step in mine for p in self._parameters(step)}
         for other in self._order:
             if other not in mine and not (other.op == "get_attr" and mine.issuperset(other.users)):

@@ -318,19 +318,19 @@ def plan_of(
         limits=limits,
         groups=tuple(groups),
         frozen=tuple(FrozenGroup(group=f.group, layers=f.layers, reason=f.reason) for f in coupling.frozen),
-        params=_size(traced.graph_module),
-        new_params=_size(built),
+        params=_param_count(traced.graph_module),
+        new_params=_param_count(built),
         macs=traced.macs,
         new_macs=small.macs,
     )
-    return plan.model_copy(update={"notes": tuple(_missed(plan, limits))})
+    return plan.model_copy(update={"notes": tuple(_missed_budgets(plan, limits))})
 
 
-def _size(module: torch.nn.Module) -> int:
+def _param_count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
+def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
     """Return notes on the budgets that are not met within the tolerance, with the reason."""
     notes, reached = [], plan.reached
     binding = [name for name, share in plan.asked.items() if abs(reached[name] - share) <= TOLERANCE * share]

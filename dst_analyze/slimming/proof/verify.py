@@ -188,7 +188,7 @@ def verify_task_plan(
                 _save_score(keep_in, outcome.run, task.steps, outcome.score)
             count(outcome.run, outcome.score)
     with torch_threads(task.threads):
-        costs = dict(zip((c.name for c in found), _measured(task, coupling, found), strict=True))
+        costs = dict(zip((c.name for c in found), _costs(task, coupling, found), strict=True))
     return Verification(
         score="accuracy" if task.accuracy else "loss",
         steps=task.steps,
@@ -224,7 +224,7 @@ def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: in
     return score if math.isfinite(loss) else None
 
 
-def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
+def _costs(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
     """Yield the milliseconds of a forward pass over one batch, and the bytes of memory, of each candidate."""
     batch = task.device.moved(next(iter(task.train_data.once())))
     objective = task.objective(task.traced.model)

@@ -75,7 +75,7 @@ class Imports:
 
 def construct(module: nn.Module, imports: Imports) -> str:
     """Return the expression that builds a layer like this one, with new weights."""
-    kind = _written_as(type(module))
+    kind = _constructor_class(type(module))
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
@@ -87,7 +87,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
     arguments = _recurrent(module) if isinstance(module, nn.RNNBase) else _arguments(module, kind)
     parts: dict[str, nn.Module] = {}
     if not name.startswith("nn.") and not isinstance(module, HeadAttention):
-        parts = _prove(module, kind, dict(arguments))
+        parts = _check_rebuilds(module, kind, dict(arguments))
     required = [key for key, parameter in inspect.signature(kind).parameters.items() if _is_required(parameter)]
     if isinstance(module, nn.RNNBase):
         required = ["input_size", "hidden_size"]
@@ -97,7 +97,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
     return f"{WITH_PARTS}({call}, {', '.join(f'{key}={construct(part, imports)}' for key, part in parts.items())})"
 
 
-def _written_as(kind: type[nn.Module]) -> Any:
+def _constructor_class(kind: type[nn.Module]) -> Any:
     """Return the class to construct: the torch.nn base of a subclass that overrides only its constructor."""
     for cls in kind.__mro__:
         if cls in _TORCH_LAYERS:
@@ -151,7 +151,7 @@ def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in found if key not in _RECURRENT_DEFAULTS or value != _RECURRENT_DEFAULTS[key]]
 
 
-def _prove(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
+def _check_rebuilds(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
     """Return the children of a third-party layer that its attributes do not determine; raise if other things differ.
 
     The layer is built from its attributes and compared. A child may depend on an argument that is not stored as an

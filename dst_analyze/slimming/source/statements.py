@@ -70,7 +70,7 @@ def _short_name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target)).strip("_")
 
 
-def _home(target: Any) -> str:
+def _module_of(target: Any) -> str:
     """Return the module of the file's fixed imports that has a function; empty if it has to be imported."""
     name = str(getattr(target, "__name__", ""))
     homes = {"F": F, "torch": torch, "math": math, "operator": operator}
@@ -85,7 +85,7 @@ class _Writer:
         self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
         self._live: set[str] = set()
         functions = [node.target for node in slim.graph.nodes if node.op == "call_function"]
-        self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _home(target)}
+        self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _module_of(target)}
         for node in self.placeholders:
             self.names[node] = self._new_name(str(node.target))
 
@@ -148,7 +148,7 @@ class _Writer:
     def _called(self, target: Callable[..., Any]) -> str:
         """Return the expression that names a function in the file; adds an import if needed."""
         name = str(getattr(target, "__name__", ""))
-        if home := _home(target):
+        if home := _module_of(target):
             if home in ("math", "operator"):
                 self._imports.module(home)
             return f"{home}.{name}"

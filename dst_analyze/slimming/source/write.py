@@ -175,13 +175,13 @@ _BLOCK = '''class Block(nn.Module):
         for name, part in parts.items():
             setattr(self, name, part)'''
 _WITH_PARTS = '''def with_parts(module: nn.Module, **parts: nn.Module) -> nn.Module:
-    """A layer in which some of its own parts are others."""
+    """Return a layer with some of its children replaced."""
     for name, part in parts.items():
         setattr(module, name, part)
     return module'''
 
 _DEPTH = '''class StochasticDepth(nn.Module):
-    """Leaves its input out at random while training: whole batches, or row by row."""
+    """Drops its input at random while training: whole batches, or row by row."""
 
     def __init__(self, p: float, mode: str) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
     still = [literal(own) for own, parameter in slim.named_parameters() if not parameter.requires_grad]
     lines = [
         "def build_model(weights: Path | None = WEIGHTS) -> nn.Module:",
-        '    """The model with its weights; with None, as it is initialised."""',
+        '    """Return the model with its weights; with None, with new ones."""',
         f"    model = {name}()",
         "    if weights is not None:",
         "        tensors = load_file(weights)",
@@ -234,7 +234,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
 _FEW = 16  # the most numbers of an integer input that are written out, such as sequence lengths
 
 
-def _made(tensor: torch.Tensor) -> str:
+def _input_expression(tensor: torch.Tensor) -> str:
     shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
     if tensor.is_floating_point():
         return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
@@ -248,7 +248,7 @@ def _example(slim: fx.GraphModule) -> str:
     tensors = slim.meta.get("inputs")
     if not tensors:
         return ""
-    made = [_made(tensor) for tensor in tensors]
+    made = [_input_expression(tensor) for tensor in tensors]
     return "\n".join(
         [
             "def example_inputs() -> tuple[torch.Tensor, ...]:",

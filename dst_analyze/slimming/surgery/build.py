@@ -43,12 +43,12 @@ def slim(
     coupling = coupling or couple_channels(traced)
     slimming = Slimming(coupling, kept_units(coupling, removal))
     with preserved(), quiet_inspection(), torch.no_grad():
-        built = _assembled(traced.graph_module, slimming, weights)
+        built = _assemble(traced.graph_module, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
-        _free_devices(built.graph, traced.inputs.tensors())
+        _use_input_device(built.graph, traced.inputs.tensors())
         remove_dead_nodes(built.graph)
         built.delete_all_unused_submodules()
         _reorder(built, traced.model)
@@ -88,7 +88,7 @@ class ShapeError(ModelError):
 # --- assembling -------------------------------------------------------------------------------------------------
 
 
-def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
+def _assemble(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
     """Return a copy of the graph and of the modules and tensors it refers to, with tensors cut."""
     graph = fx.Graph()
     output = graph.graph_copy(source.graph, {})
@@ -156,7 +156,7 @@ def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
         node.update_kwarg("training", mode)
 
 
-def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
+def _use_input_device(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
     """Replace the example's device in the graph (``.to(device)``) by the input's, as models are moved."""
     if not inputs:
         return
@@ -223,19 +223,19 @@ class _Fitter(ShapeChecker):
         module = self.module.get_submodule(path)
         if id(module) in self._fitted:
             return
-        before = _facts(module)
+        before = _size_attributes(module)
         fitted = fit_module(module, n, args, self.slimming)
         self._fitted |= {id(module): module, id(fitted): fitted}
         if fitted is not module:
             parent, _, name = path.rpartition(".")
             setattr(self.module.get_submodule(parent), name, fitted)
             self.submodules[path] = fitted
-        now = _facts(fitted)
+        now = _size_attributes(fitted)
         if was := {key: value for key, value in before.items() if now.get(key, value) != value}:
             self.was[path] = was
 
 
-def _facts(module: nn.Module) -> dict[str, Any]:
+def _size_attributes(module: nn.Module) -> dict[str, Any]:
     """Return the integers and tuples that a layer was built with."""
     return {
         key: value

@@ -94,7 +94,9 @@ def _keep_numbers(site: CallSite) -> None:
     site.node.kwargs = fx.map_arg(site.node.kwargs, old)
 
 
-def _fitted(site: CallSite, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
+def _fitted_sizes(
+    site: CallSite, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0
+) -> list[Any]:
     """Return the sizes of the axes from ``first`` on with wrong ones replaced; right ones stay symbolic.
 
     With ``infer`` one of the wrong sizes that were computed becomes -1, preferably of an axis without channels, which
@@ -115,18 +117,18 @@ def _sizes(site: CallSite, *, infer: bool, start: int = 1) -> None:
     node, expected = site.node, site.expected
     name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
     if name is not None:
-        items = _listed(site, node.kwargs[name])
+        items = _size_list(site, node.kwargs[name])
         if items is not None:
-            node.update_kwarg(name, _fitted(site, items, expected, infer=infer))
+            node.update_kwarg(name, _fitted_sizes(site, items, expected, infer=infer))
     elif len(node.args) > start and not isinstance(site.values(node.args[start]), int):
-        items = _listed(site, node.args[start])
+        items = _size_list(site, node.args[start])
         if items is not None:
-            node.update_arg(start, _fitted(site, items, expected, infer=infer))
+            node.update_arg(start, _fitted_sizes(site, items, expected, infer=infer))
     else:
-        node.args = (*node.args[:start], *_fitted(site, node.args[start:], expected, infer=infer))
+        node.args = (*node.args[:start], *_fitted_sizes(site, node.args[start:], expected, infer=infer))
 
 
-def _listed(site: CallSite, sizes: Any) -> list[Any] | None:
+def _size_list(site: CallSite, sizes: Any) -> list[Any] | None:
     """Return the sizes as a list; None for another tensor's whole shape if it is right already."""
     if isinstance(sizes, fx.Node):
         whole = site.values(sizes)
@@ -148,7 +150,7 @@ def _expand(site: CallSite) -> None:
 
 
 @_fits(*FUNCTIONS_THAT_MAKE)
-def _made(site: CallSite) -> None:
+def _factory(site: CallSite) -> None:
     _sizes(site, infer=False, start=0)
 
 
@@ -159,7 +161,7 @@ def fit_unflatten(site: CallSite) -> None:
         return
     dim = site.values(site.argument(1, "dim")) % len(layout.shape)
     items = list(site.argument(2, "sizes"))
-    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
+    site.set(2, "sizes", _fitted_sizes(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
 
 
 @_fits("chunk", "split", "split_with_sizes", "tensor_split")
@@ -171,13 +173,13 @@ def _split(site: CallSite) -> None:
     sizes = [shape[dim] for shape in site.expected]
     tensor = site.values(node.args[0])
     if op_name(node, None) != "split_with_sizes" or list(site.values(node.args[1])) != sizes:
-        natural = [] if tensor.shape[dim] != sum(sizes) else _natural(site, tensor)
+        natural = [] if tensor.shape[dim] != sum(sizes) else _result_as_written(site, tensor)
         if [piece.shape[dim] for piece in natural] != sizes:
             node.op, node.target = "call_function", torch.split
             node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
 
-def _natural(site: CallSite, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+def _result_as_written(site: CallSite, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """Return the result of the call as it is written; empty if it raises."""
     args, kwargs = site.values(site.node.args[1:]), site.values(dict(site.node.kwargs))
     try:
@@ -197,7 +199,8 @@ def _getitem(site: CallSite) -> None:
     items = list(index) if isinstance(index, tuple) else [index]
     dims = _dims_of(site, items, len(layout.shape))
     changed = [
-        _moved(site, layout, dim, item) if dim is not None else item for dim, item in zip(dims, items, strict=True)
+        _moved_slice(site, layout, dim, item) if dim is not None else item
+        for dim, item in zip(dims, items, strict=True)
     ]
     if changed != items:
         site.node.update_arg(1, tuple(changed) if isinstance(index, tuple) else changed[0])
@@ -218,7 +221,7 @@ def _dims_of(site: CallSite, items: Sequence[Any], ndim: int) -> list[int | None
     return dims
 
 
-def _moved(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
+def _moved_slice(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
     """Return a slice with its bounds moved by the channels removed before them; other items are unchanged."""
     if not isinstance(item, slice) or not layout.axes[dim]:
         return item
@@ -250,7 +253,7 @@ def fit_layer_norm(site: CallSite) -> None:
     if isinstance(items, fx.Node):
         items = site.values(items)
     expected = site.expected[len(site.expected) - len(items) :]
-    site.set(1, "normalized_shape", tuple(_fitted(site, list(items), expected, infer=False)))
+    site.set(1, "normalized_shape", tuple(_fitted_sizes(site, list(items), expected, infer=False)))
 
 
 def fit_group_norm(site: CallSite) -> None:
@@ -281,6 +284,6 @@ def fit_attention(site: CallSite) -> None:
 
 
 @_fits("arange", "linspace", "eye")
-def _counted(site: CallSite) -> None:
+def _keep_size(site: CallSite) -> None:
     """Keep the old size of a table that is made from sizes alone."""
     _keep_numbers(site)

@@ -96,19 +96,19 @@ class _ProcessPool:
 
     def ready(self) -> list[_Worker]:
         """Wait for messages; return the workers that have sent one or have died."""
-        said = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
-        return [worker for worker in self.running if said & {worker.pipe, worker.process.sentinel}]
+        ready = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
+        return [worker for worker in self.running if ready & {worker.pipe, worker.process.sentinel}]
 
     def receive(self, worker: _Worker) -> JobResult | None:
         """Emit a worker's events; return its result if it has ended or is lost for good, else None."""
         try:
             while worker.pipe.poll():
-                said: Any = worker.pipe.recv()
+                message: Any = worker.pipe.recv()
                 worker.heard = True
-                if isinstance(said, JobResult):
+                if isinstance(message, JobResult):
                     self._leave(worker)
-                    return said
-                self.emit(said)
+                    return message
+                self.emit(message)
             if worker.process.is_alive():
                 return None
         except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps while sending a message

@@ -186,7 +186,7 @@ class _RayPool:
         self.transport, self.resources, self.waiting, self.emit = transport, resources, waiting, emit
         self.running: dict[Any, _Worker] = {}
         self.lost: Counter[tuple[str, bool]] = Counter()
-        self.alone_since: float | None = None
+        self.without_nodes_since: float | None = None
         self.bundle = ray.put(CodeBundle.packed())
         # A new process for each job, as with local workers; no retries by Ray, as it emits no events for them.
         options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_calls": 1, "max_retries": 0}
@@ -223,20 +223,20 @@ class _RayPool:
     def receive(self, worker: _Worker) -> JobResult | None:
         """Emit a worker's next event; return its result if it has ended or is lost for good, else None."""
         try:
-            said = ray.get(next(worker.messages))
+            message = ray.get(next(worker.messages))
         except tuple(_LOST) as error:
             del self.running[worker.messages]
             return self._lost(worker, error)
         except RayTaskError as error:
             del self.running[worker.messages]
-            raise _unable(error) from error
-        if isinstance(said, JobResult):
+            raise _start_error(error) from error
+        if isinstance(message, JobResult):
             del self.running[worker.messages]
-            return said
-        if isinstance(said, UnpickleFailed):
+            return message
+        if isinstance(message, UnpickleFailed):
             del self.running[worker.messages]
-            return self._unread(worker, said.why)
-        self.emit(said)
+            return self._unread(worker, message.why)
+        self.emit(message)
         return None
 
     def shutdown(self) -> None:
@@ -269,18 +269,18 @@ class _RayPool:
     def _check_nodes(self) -> None:
         """Raise if there has been no node to run on for too long."""
         if self.resources.fitting():
-            self.alone_since = None
-        elif self.alone_since is None:
-            self.alone_since = time.monotonic()
+            self.without_nodes_since = None
+        elif self.without_nodes_since is None:
+            self.without_nodes_since = time.monotonic()
             self.emit(Notice(f"the Ray cluster has no node left to train on: waiting {PATIENCE:.0f} s for another"))
-        elif time.monotonic() - self.alone_since > PATIENCE:
+        elif time.monotonic() - self.without_nodes_since > PATIENCE:
             raise DstError(
                 "the Ray cluster has no node left to train on",
                 hint="start nodes, then --resume: finished trials are kept",
             )
 
 
-def _unable(error: RayTaskError) -> DstError:
+def _start_error(error: RayTaskError) -> DstError:
     """Return the error of a worker that could not start its job."""
     if isinstance(error.cause, DstError):
         return error.cause

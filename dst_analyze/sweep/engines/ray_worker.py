@@ -80,23 +80,23 @@ def work(
             place=f"node {platform.node()}",
             hint="install the same version on all nodes, as results depend on it",
         )
-    said: queue.SimpleQueue[Event | JobResult | UnpickleFailed] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[Event | JobResult | UnpickleFailed] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             try:
                 task = pickle.loads(payload[0], buffers=payload[1])
             except Exception as error:
-                said.put(UnpickleFailed(headline(error)))
+                messages.put(UnpickleFailed(headline(error)))
                 return
-            said.put(JobResult(attempt(task, job, said.put)))
+            messages.put(JobResult(attempt(task, job, messages.put)))
         except BaseException as error:  # SystemExit, for one, would end only this thread
-            said.put(JobResult(job.failed(headline(error), 0.0)))
+            messages.put(JobResult(job.failed(headline(error), 0.0)))
 
     with bundle.unpacked():
         threading.Thread(target=run, daemon=True).start()
         while True:
-            message = said.get()
+            message = messages.get()
             yield message
             if isinstance(message, JobResult | UnpickleFailed):
                 return

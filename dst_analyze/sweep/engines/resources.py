@@ -107,10 +107,10 @@ class _PeakMemoryMode(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._seen(leaf.untyped_storage(), given)
+                self._add(leaf.untyped_storage(), given)
         return result
 
-    def _seen(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+    def _add(self, storage: torch.UntypedStorage, given: set[int]) -> None:
         key = id(storage)
         if key in self.live or key in given:
             return

@@ -35,15 +35,15 @@ class PickledTask:
 
     def __reduce__(self) -> tuple[object, ...]:
         traced = self.task.traced
-        light = replace(traced, graph=replace(traced.graph, graph_module=None), mode_graphs=_sendable(traced))
+        light = replace(traced, graph=replace(traced.graph, graph_module=None), mode_graphs=_picklable_graphs(traced))
         if isinstance(self.task.source.spec, str | Path):
             light = replace(light, model=None)  # type: ignore[arg-type]  # the worker rebuilds it from its file
         task = replace(self.task, traced=light, loss=None, recipe=replace(self.task.recipe, hook=None))
         # The user's file first: its import defines classes that the data may be of.
-        return _arrived, (_UserFile(self.task.source), task)
+        return _restore_task, (_UserFile(self.task.source), task)
 
 
-def _sendable(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
+def _picklable_graphs(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
     """Return the graphs that trials are trained as; none if one of them calls something that cannot be pickled."""
     try:
         pickle.dumps([graph.nodes for graph in traced.mode_graphs.values() if isinstance(graph, PackedGraph)])
@@ -172,7 +172,7 @@ def _load(source: ModelSource, names: dict[str, str]) -> tuple[ModelSource, Load
     return source, loaded
 
 
-def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
+def _restore_task(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
     source, loaded = found
     traced = replace(task.traced, model=loaded.model)
     recipe = replace(task.recipe, hook=loaded.optimizer)

@@ -104,10 +104,10 @@ def warning(travel: Travel, forecasts: Sequence[Forecast], weights: Magnitudes) 
     if len(weak) < len(forecasts) or not weak:
         return ""
     strongest = max(weak, key=lambda each: each.alpha)
-    said = ", ".join(alpha_label(each.alpha) for each in weak)
+    listed = ", ".join(alpha_label(each.alpha) for each in weak)
     needed = weights.threshold_keeping(1 - _REACHABLE_SHARE)
     return (
-        f"In {travel.recipe.steps:,} steps alpha {said} cannot prune: thresholds reach at most "
+        f"In {travel.recipe.steps:,} steps alpha {listed} cannot prune: thresholds reach at most "
         f"{strongest.travel:.2g}, and only {strongest.pruned:.1%} of the weights start below that. "
         f"{_advice(travel, strongest.alpha, needed, weights)}"
     )

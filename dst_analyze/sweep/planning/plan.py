@@ -364,7 +364,7 @@ def _steps(config: SweepConfig, data: Batches) -> int:
 def _manifest(planned: Planned) -> Manifest:
     loaded, task, travel = planned.loaded, planned.task, planned.travel
     traced, config = task.traced, task.config
-    initial = task.counted(loaded.model)
+    initial = task.initial_in_scale(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = forecast(travel, first or config.given_alphas, initial)

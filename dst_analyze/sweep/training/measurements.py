@@ -47,7 +47,7 @@ class Readings:
         until_stable: bool = False,
     ) -> None:
         self.key, self.steps, self.score, self.emit = key, steps, score, emit
-        self.told = time.monotonic()
+        self.last_event = time.monotonic()
         self.masked = model if isinstance(model, MaskedModel) else None
         self.initial = initial or (Magnitudes(self.masked.layer_weights()) if self.masked else None)
         self.stability = Stability(steps) if until_stable and self.masked else None
@@ -63,12 +63,12 @@ class Readings:
         self.losses.append(loss)
         now = time.monotonic()
         if step % self.every and step != self.steps:
-            if now - self.told >= PULSE:
-                self.told = now
+            if now - self.last_event >= PULSE:
+                self.last_event = now
                 remaining = self.totals[-1][3] if self.totals else None
                 self.emit(TrialStep(self.key, step, self.steps, loss, remaining, self.last_score))
             return False
-        self.told = now
+        self.last_event = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
         if step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
@@ -109,25 +109,25 @@ class Readings:
 
     def remaining(self) -> float | None:
         """Return the model's remaining ratio: the median of the last quarter, as for layers."""
-        return float(self._late().median()) if self.totals and self.masked else None
+        return float(self._last_quarter().median()) if self.totals and self.masked else None
 
     def lowest(self) -> float | None:
         """Return the lowest remaining ratio of the last quarter."""
-        return float(self._late().min()) if self.totals and self.masked else None
+        return float(self._last_quarter().min()) if self.totals and self.masked else None
 
-    def _late(self) -> pd.Series[float]:
+    def _last_quarter(self) -> pd.Series[float]:
         return last_quarter(self.step_frame())["remaining"]
 
     def resets(self) -> dict[str, int]:
         """Return how often each layer's thresholds were reset, for layers where they were."""
-        return _counted(self.masked.resets if self.masked else {})
+        return _nonzero(self.masked.resets if self.masked else {})
 
     def held(self) -> dict[str, int]:
         """Return how often each layer's thresholds were held, for layers where they were."""
-        return _counted(self.masked.holds if self.masked else {})
+        return _nonzero(self.masked.holds if self.masked else {})
 
 
-def _counted(counts: dict[str, int]) -> dict[str, int]:
+def _nonzero(counts: dict[str, int]) -> dict[str, int]:
     return {layer: count for layer, count in counts.items() if count}
 
 

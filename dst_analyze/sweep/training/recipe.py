@@ -100,7 +100,9 @@ class Recipe:
         lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, *_paced(asked or AskedPace.of(config), steps, family))
+        return cls(
+            family, lr, momentum, config.schedule, decay, *_resolve_pace(asked or AskedPace.of(config), steps, family)
+        )
 
     @classmethod
     def of_hook(
@@ -122,17 +124,23 @@ class Recipe:
                     place=place,
                     hint="set it there, or remove optimizer() from the file",
                 )
-        own = _made_by(hook, [w for w in model.parameters() if w.requires_grad])
+        own = _call_hook(hook, [w for w in model.parameters() if w.requires_grad])
         family = next((family for kind, family in _FAMILIES.items() if isinstance(own, kind)), "other")
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
         return cls(
-            family, lr, momentum, config.schedule, 0.0, *_paced(asked or AskedPace.of(config), steps, family), hook
+            family,
+            lr,
+            momentum,
+            config.schedule,
+            0.0,
+            *_resolve_pace(asked or AskedPace.of(config), steps, family),
+            hook,
         )
 
     def lasting(self, steps: int) -> Recipe:
         """Return the recipe of a run of another length; what was not set explicitly is derived from it."""
-        steps, clock, warm_up, threshold_scale, _ = _paced(self.asked, steps, self.family)
+        steps, clock, warm_up, threshold_scale, _ = _resolve_pace(self.asked, steps, self.family)
         return replace(self, steps=steps, clock=clock, warm_up=warm_up, threshold_scale=threshold_scale)
 
     @property
@@ -170,7 +178,7 @@ class Recipe:
             if thresholds:
                 groups.append({"params": thresholds, "weight_decay": 0.0, "lr": self.lr * self.clock})
             return make(groups, lr=self.lr)
-        optimizer = _made_by(self.hook, weights)
+        optimizer = _call_hook(self.hook, weights)
         if thresholds:
             no_decay = {name: 0.0 for name in _DECAYS if name in optimizer.defaults}
             rate = {"lr": optimizer.param_groups[0]["lr"] * self.clock} if "lr" in optimizer.param_groups[0] else {}
@@ -186,11 +194,11 @@ class Recipe:
         return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
-def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
+def _resolve_pace(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
     return steps, asked.clock_in(steps, family), asked.warm_up_in(steps), asked.threshold_scale_in(steps), asked
 
 
-def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _call_hook(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     optimizer = hook(weights)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(

@@ -21,10 +21,10 @@ class ThresholdCap:
 
     def attach(self, optimizer: torch.optim.Optimizer) -> None:
         """Clamp the thresholds' steps in every step of an optimizer from now on."""
-        optimizer.register_step_pre_hook(self._remember)
-        optimizer.register_step_post_hook(self._hold)
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
 
-    def _remember(self, *_: Any) -> None:
+    def _before_step(self, *_: Any) -> None:
         if self.step % REFRESHED_EVERY == 0:
             most = self.share * self.model.typical_magnitudes()
             self.limit = most if self.model.units is None else most / self.model.units
@@ -32,6 +32,6 @@ class ThresholdCap:
         self.step += 1
 
     @torch.no_grad()
-    def _hold(self, *_: Any) -> None:
+    def _after_step(self, *_: Any) -> None:
         moved = self.model.thresholds - self.before
         self.model.thresholds.copy_(self.before.add_(moved.clamp_(-self.limit, self.limit)))

@@ -34,7 +34,7 @@ from dst_analyze.sweep.training.measurements import PULSE, Readings
 from dst_analyze.sweep.training.objective import LossHook, Objective
 from dst_analyze.sweep.training.recipe import Recipe
 from dst_analyze.sweep.training.train import DivergedError, OnStep, evaluate, train
-from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, packed, restored
+from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, pack_weights, restore_weights
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
 SCORED_BATCHES = 2  # test batches per score during training
@@ -105,7 +105,7 @@ class Task:
         """Return the weight magnitudes of an untrained model."""
         return Magnitudes(self._weights(model))
 
-    def counted(self, model: nn.Module) -> Magnitudes:
+    def initial_in_scale(self, model: nn.Module) -> Magnitudes:
         """Return the weight magnitudes of an untrained model in the scale of its thresholds."""
         weights = self._weights(model)
         if self.recipe.threshold_scale == "one":
@@ -161,8 +161,8 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         readings = read(model)
         try:
             if task.recipe.warm_up:
-                if not restored(model, task.warmed.get(origin(key))):
-                    _warm_up(task, model, key, objective, _alive(key, task.steps, emit))
+                if not restore_weights(model, task.warmed.get(origin(key))):
+                    _warm_up(task, model, key, objective, _heartbeat(key, task.steps, emit))
                 seed_all(key.seed)  # the random state must not depend on where the warm-up ran
             if key.alpha is not None:
                 model = task.mask(model).to(task.device.name)
@@ -206,21 +206,21 @@ def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
             _warm_up(task, model, key, task.objective(built), on_step)
         except DivergedError:
             return None
-        return packed(model)
+        return pack_weights(model)
 
 
 def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
     _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
 
 
-def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
+def _heartbeat(key: TrialKey, steps: int, emit: Emit) -> OnStep:
     """Return a callback that emits a trial's progress during its warm-up, as step 0."""
-    told = time.monotonic()
+    last_event = time.monotonic()
 
     def on_step(step: int, loss: float) -> bool:
-        nonlocal told
-        if time.monotonic() - told >= PULSE:
-            told = time.monotonic()
+        nonlocal last_event
+        if time.monotonic() - last_event >= PULSE:
+            last_event = time.monotonic()
             emit(TrialStep(key, 0, steps, loss))
         return False
 

@@ -25,7 +25,7 @@ def origin(key: TrialKey) -> Origin:
     return key.seed, key.control
 
 
-def packed(model: nn.Module) -> bytes | None:
+def pack_weights(model: nn.Module) -> bytes | None:
     """Return a model's parameters and all of its buffers as safetensors bytes; None if they cannot be saved."""
     try:
         data: bytes = save({n: value.detach().cpu().contiguous().clone() for n, value in _tensors(model).items()})
@@ -35,7 +35,7 @@ def packed(model: nn.Module) -> bytes | None:
 
 
 @torch.no_grad()
-def restored(model: nn.Module, data: bytes | None) -> bool:
+def restore_weights(model: nn.Module, data: bytes | None) -> bool:
     """Load packed weights into a model of the same structure; return False if they are missing or do not fit."""
     if data is None:
         return False
