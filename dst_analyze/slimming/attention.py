@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class HeadAttention(nn.Module):
-    """nn.MultiheadAttention with a number of heads, a head size and an embedding each of its own.
+    """nn.MultiheadAttention with independent sizes of heads, embedding and output.
 
     Its parameters have the names, and its call the arguments, of nn.MultiheadAttention.
     """

@@ -1,4 +1,4 @@
-"""Before a run: what it would cost, without a trace; and the whole of it with tiny numbers, in a folder of its own."""
+"""Dry runs, which estimate costs and write nothing, and smoke runs with tiny numbers in a separate folder."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What can be said before training: how far thresholds come, and what lies within their reach."""
+"""Forecasts before training: how far thresholds travel, and what they can prune."""
 
 import math
 
@@ -148,7 +148,7 @@ def test_zeros_are_not_pruned_by_nothing():
     assert zeros.null(1.0) == {"head": 1.0}
 
 
-def test_too_little_is_said_with_what_would_do():
+def test_an_alpha_that_cannot_prune_is_named_with_one_that_can():
     made = literal(recipe(100, threshold_clock=1))
     weak = forecast(made, [1e-7, 1e-1], UNEVEN)
     assert weak[0].pruned < 0.05 < weak[1].pruned
@@ -168,7 +168,7 @@ def test_too_little_is_said_with_what_would_do():
     assert "steps at alpha" not in text  # more of them would change the scale, too
 
 
-def test_a_longer_run_has_a_slower_clock_of_its_own():
+def test_a_longer_run_has_a_slower_clock():
     made = literal(recipe(600))
     alpha = 1e-5
     steps = enough_steps(made, alpha, 0.3)

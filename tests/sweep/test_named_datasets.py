@@ -1,4 +1,4 @@
-"""Data by name: small files of every kind on disk, and what is said where they do not do."""
+"""Data sets by name: small files of every kind on disk, and the errors of invalid ones."""
 
 import gzip
 import struct

@@ -139,7 +139,7 @@ def test_the_clock_makes_up_for_a_short_run():
     assert hooked(lambda p: torch.optim.SGD(p, lr=0.1), 600).clock == pytest.approx(FULL_LENGTH / 600)
 
 
-def test_so_does_the_warm_up(tmp_path):
+def test_the_warm_up_makes_up_for_a_short_run(tmp_path):
     assert [recipe(steps).warm_up for steps in (1, 600, FULL_LENGTH - 1)] == [1, 600, FULL_LENGTH - 1]
     assert recipe(FULL_LENGTH).warm_up == recipe(2 * FULL_LENGTH).warm_up == 0
     assert recipe(600, warm_up=100).warm_up == 100
@@ -184,7 +184,7 @@ def test_a_fast_clock_has_a_speed_limit(threshold, unit):
     assert torch.allclose(limit[rows.start : rows.stop], LARGEST_SHARE * expected[threshold])
 
 
-def test_the_papers_clock_has_none():
+def test_the_papers_clock_has_no_speed_limit():
     masked = mask_model(mlp(), X[:2])
     optimizer, _ = recipe(lr=10.0, threshold_clock=1).start(masked)
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()

@@ -137,7 +137,7 @@ class Takes(nn.Module):
         return x
 
 
-def test_a_model_that_does_not_learn_is_told(tmp_path):
+def test_a_model_that_does_not_learn_is_reported(tmp_path):
     still = run_sweep(mlp(), (TRAIN, TEST), alphas=[1e-3], steps=40, lr=1e-7, out=tmp_path / "still")
     assert [note.title for note in notes_of(still)][:1] == ["Before training"]
     assert any(note.title == "Hardly learned" and "2.3" in note.text for note in notes_of(still))

@@ -1,4 +1,4 @@
-"""Weights trained before they are masked: once for all trials of a seed, and to the same end whoever trains them."""
+"""The warm start: trained once for all trials of a seed, with the same result wherever it is trained."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def plan_of(tmp_path, **options):
 
 
 class Watched(InProcessEngine):
-    """Remembers what was asked of it, and with which weights at hand."""
+    """An engine that records its jobs and the warm-up weights of their task."""
 
     def __init__(self):
         self.waves = []
@@ -82,7 +82,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"warm_up": 7}, {"seeds": 2, "control": "shuffled-labels"}])
-def test_it_makes_no_difference_who_has_trained_the_weights(tmp_path, options):
+def test_results_do_not_depend_on_where_the_warm_up_ran(tmp_path, options):
     plan = plan_of(tmp_path, **options)
     shared = run_plan(plan)
     for trial in shared.trials:
@@ -127,7 +127,7 @@ def test_a_run_of_full_length_and_the_papers_have_none(tmp_path):
 
 
 def test_a_sweep_goes_on_without_what_was_lost(tmp_path):
-    """Trained weights are kept nowhere: whoever resumes trains them again, to the same numbers."""
+    """Warm-up weights are not saved: a resumed sweep trains them again, with the same result."""
     whole = run_sweep(Net, (X, Y), alphas=[A, B], steps=24, out=tmp_path / "whole")
 
     def stop(event):
@@ -164,7 +164,7 @@ def test_tied_weights_and_buffers_travel():
     assert mask_model(twin, torch.randn(2, 4)).layers
 
 
-def test_what_is_still_to_be_trained():
+def test_missing_starts_are_those_that_are_not_trained_yet():
     keys = [TrialKey(a, s, c) for c in (False, True) for a in (None, A, B) for s in (0, 1)]
     assert missing_starts(keys, {}) == [(0, False), (1, False), (0, True), (1, True)]
     assert missing_starts(keys[1:], {(0, False): b"", (1, True): None}) == [(1, False), (0, True)]

@@ -34,7 +34,7 @@ class TrainingOptions(TypedDict, total=False):
 
 
 class SweepOptions(TrainingOptions, total=False):
-    """What `run_sweep` and `analyze` take besides the model, its data, the run folder and the workers."""
+    """Options of `run_sweep` and `analyze` besides the model, its data, the run folder and the workers."""
 
     include: Sequence[str]
     """Patterns of the names of layers to analyse."""
