@@ -162,7 +162,7 @@ def test_a_pickle_in_an_npz_is_never_opened(tmp_path):
 def test_a_truncated_file_and_classes_that_differ(tmp_path):
     mnist(tmp_path)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(gzip.compress(b"not it"))
-    with pytest.raises(DataError, match="not whole"):
+    with pytest.raises(DataError, match="incomplete"):
         load_named_data(DataRequest("mnist", tmp_path))
     pictures(tmp_path / "a" / "train")
     pictures(tmp_path / "a" / "test", classes=("cat", "cow"))
