@@ -231,7 +231,7 @@ CATALOGUE = {
         net("def build_model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10**10), nn.Linear(10**10, 10))"),
     ),
     "out of memory, two samples": Bad(
-        "can't allocate memory", "train_data() of m.py", "not even two samples fit",
+        "can't allocate memory", "train_data() of m.py", "two samples need more",
         net("model, train_data = nn.Sequential(nn.Upsample(scale_factor=30000), nn.Linear(8, 10)), (X, Y)"),
     ),
 }  # fmt: skip

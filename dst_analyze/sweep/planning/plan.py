@@ -357,7 +357,10 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     if epochs is None:
         return config.steps or DEFAULT_STEPS
     if data.per_epoch is None:
-        raise OptionError("it is unknown how long an epoch of these data is, as they have no length", hint="give --steps instead of epochs")
+        raise OptionError(
+            "it is unknown how long an epoch of these data is, as they have no length",
+            hint="give --steps instead of epochs",
+        )
     return epochs * data.per_epoch
 
 
