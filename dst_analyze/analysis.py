@@ -1,4 +1,4 @@
-"""All of it in one call, for a notebook: the sweep, its ranking, the suggestion and its proof."""
+"""`analyze` for notebooks: a sweep in one call, then its ranking, suggestions and proofs from one object."""
 
 from __future__ import annotations
 
@@ -37,31 +37,51 @@ from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """What a sweep found; suggestions and proofs are made when they are asked for."""
+    """The results of a sweep; suggestions, proofs and figures are computed on request.
+
+    Attributes:
+        task: The model, data and recipe of the sweep.
+        record: The sweep as its run folder holds it.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from dst_analyze import analyze
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+        >>> x = torch.randn(64, 4)
+        >>> data = x, (x[:, 0] > 0).long()
+        >>> analysis = analyze(net, data, alphas=[1e-5], seeds=1, steps=40, out=f"{tempfile.mkdtemp()}/run")
+        >>> sorted(analysis.ranking.table["layer"])
+        ['0', '2']
+    """
 
     task: Task
     record: SweepRecord
 
     @property
     def traced(self) -> TracedModel:
-        """The model that was swept, traced."""
+        """The traced model of the sweep."""
         return self.task.traced
 
     @cached_property
     def ranking(self) -> Ranking:
-        """The layers by redundancy, with how sure that is."""
+        """The layers ordered by redundancy, with confidence intervals."""
         return rank_run(self.record)
 
     @cached_property
     def coupling(self) -> Coupling:
-        """Which channels belong together."""
+        """The groups of channels that must shrink together."""
         return couple_channels(self.traced)
 
     def suggest_widths(self, *, write: bool = True, reinitialize: bool = False, **asked: Any) -> SlimPlan:
-        """Return a suggestion: half of the parameters, unless `suggest_widths` is asked for another share.
+        """Return suggested widths, and write them into the run folder.
 
-        With ``write`` it is kept in the run folder, with the slim model as source and its weights: those that are
-        left of the model given, or new ones (``reinitialize``).
+        Args:
+            write: Write the plan, the slim model's source and its weights into the run folder.
+            reinitialize: Write newly drawn weights, not those that are left of the given model.
+            **asked: Options of `suggest_widths`, such as ``target_params``; half of the parameters by default.
+
+        Returns:
+            The plan, for `slim_model` and `verify`.
         """
         plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
@@ -72,17 +92,17 @@ class Analysis:
 
     @renamed_arguments(fresh="reinitialize")
     def slim(self, **asked: Any) -> SlimPlan:
-        """Return `suggest_widths`; the old name, for one release."""
+        """Return `suggest_widths()`; the old name, kept for one release."""
         warn_renamed("Analysis.slim()", "Analysis.suggest_widths()", stacklevel=3)
         return self.suggest_widths(**asked)
 
     def slim_model(self, plan: SlimPlan, *, reinitialize: bool = False) -> fx.GraphModule:
-        """Return the slim model, with the weights that are left of the model given, or with new ones."""
+        """Return the slim model with the weights that are left of the given model, or with new ones."""
         return slim_model(self.traced, plan, reinitialize=reinitialize, coupling=self.coupling)
 
     @renamed_arguments(fresh="reinitialize")
     def build(self, plan: SlimPlan, **asked: Any) -> fx.GraphModule:
-        """Return `slim_model`; the old name, for one release."""
+        """Return `slim_model()`; the old name, kept for one release."""
         warn_renamed("Analysis.build()", "Analysis.slim_model()", stacklevel=3)
         return self.slim_model(plan, **asked)
 
@@ -97,9 +117,19 @@ class Analysis:
         ray_address: str | None = None,
         listener: Emit = ignore_event,
     ) -> Verification:
-        """The suggestion trained against the dense model and others of its size; kept in the run folder.
+        """Train the suggestion, the dense model and others of the same size; save the result in the run folder.
 
-        ``jobs``, ``engine`` and ``ray_address`` as in `run_sweep`.
+        Args:
+            plan: The suggestion to verify.
+            seeds: Number of trainings of each model.
+            steps: Steps of each training; those of the sweep's trials by default.
+            jobs: Trainings at once, as in `run_sweep`.
+            engine: "local" or "ray", as in `run_sweep`.
+            ray_address: Address of a Ray cluster, as in `run_sweep`.
+            listener: Called with every event.
+
+        Returns:
+            The scores and costs of every model, with a verdict.
         """
         task = self.task
         if steps is not None:
@@ -108,29 +138,29 @@ class Analysis:
             return verify_and_save(task, self.record, plan, seeds, workers, listener)
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
-        """The ranking beside those by other ways, measured on the dense model and kept in the run folder."""
+        """Return the ranking compared with other methods, measured on the dense model and saved in the run folder."""
         return compare_methods(self.record, self.ranking, baselines_of(self.task, self.record, methods))
 
     def report(self) -> Path:
         """Write the report into the run folder and return the path of its page."""
         return write_report(self.record.folder, self.ranking)
 
-    # --- the report's figures, each upon the axes given, else upon new ones ---
+    # --- the report's figures, drawn on the given axes or on new ones ---
 
     def plot_pattern(self, axes: Axes | None = None) -> Axes:
-        """Layers x alphas: what remains, in percent."""
+        """Draw the remaining ratio of each layer at each alpha, in percent."""
         return notebook.pattern(self.record, self.ranking, axes)
 
     def plot_training(self, alpha: float | None = None, axes: Axes | None = None) -> Axes:
-        """What remains of each layer over training, at the strongest alpha unless another is given."""
+        """Draw each layer's remaining ratio over training, at the strongest alpha unless another is given."""
         return notebook.training(self.record, alpha, axes)
 
     def plot_graph(self, axes: Axes | None = None, *, fold: bool = True) -> Axes:
-        """The architecture, its layers in the colours of their redundancy; blocks built alike are folded into one."""
+        """Draw the model's graph, coloured by redundancy; ``fold`` draws repeated blocks once."""
         return notebook.graph(self.record, self.ranking, axes, fold=fold)
 
     def plot_widths(self, plan: SlimPlan | None = None, axes: Axes | None = None) -> Axes:
-        """Widths before and after, of the plan given, else of the one in the run folder."""
+        """Draw the widths before and after, of the given plan or of the one in the run folder."""
         return notebook.widths(plan or read_plan(self.record.folder), axes)
 
     def __repr__(self) -> str:
@@ -157,7 +187,41 @@ def analyze(
     progress: bool | None = None,
     **options: Unpack[SweepOptions],
 ) -> Analysis:
-    """Sweep a model, or what a spec names, and rank its layers; arguments are those of `run_sweep`."""
+    """Run a sweep and return its results: the layers ranked, with suggestions and proofs on request.
+
+    Args:
+        model: A module, a function that builds one, or a spec such as "model.py:Net", as in `run_sweep`.
+        data: Training data, or a pair of (train, test), as in `run_sweep`.
+        out: The run folder; "reports/<model>-<hash>" by default.
+        resume: Finish an incomplete run.
+        retry_failed: Finish an incomplete run and repeat its failed trials.
+        force: Replace an existing run.
+        jobs: Trials at once; above 1 they run in worker processes.
+        engine: "local" or "ray".
+        ray_address: Address of a Ray cluster, with ``engine="ray"``.
+        listener: Called with every event.
+        progress: Show progress bars in a notebook; False for none.
+        **options: The remaining options of `run_sweep`, such as ``alphas``, ``seeds`` and ``steps``.
+
+    Returns:
+        The results, with ``ranking``, ``suggest_widths()``, ``verify()`` and ``report()``.
+
+    Raises:
+        OptionError: An option has an invalid value.
+        ModelError: The model cannot be loaded, traced or trained.
+        DataError: The data do not fit the model.
+        FolderError: The run folder exists and neither ``resume`` nor ``force`` is given.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from dst_analyze import analyze
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+        >>> x = torch.randn(64, 4)
+        >>> data = x, (x[:, 0] > 0).long()
+        >>> analysis = analyze(net, data, alphas=[1e-5], seeds=1, steps=40, out=f"{tempfile.mkdtemp()}/run")
+        >>> analysis.record.complete
+        True
+    """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
     return Analysis(plan.task, run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress))

@@ -1,4 +1,4 @@
-"""The whole job, from a plan to its report: the command line runs it at once, `Analysis` stage by stage."""
+"""The stages after a sweep, as the command line runs them: rank, suggest, verify, compare, report."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from dst_analyze.sweep.planning.plan import Plan
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be made of a sweep, beside its ranking, a suggestion and the report."""
+    """Options of the stages after a sweep."""
 
     slim: Mapping[str, Any] = field(default_factory=dict)  # keywords of `suggest_widths`
-    reinitialize: bool = False  # the slim model's weights: new, or those left of the model's
+    reinitialize: bool = False  # write the slim model with new weights, not those left of the model
     verify_seeds: int = 0
     baselines: Sequence[Method] = ()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a job has come to."""
+    """The results of all stages."""
 
     record: SweepRecord
     ranking: Ranking
@@ -49,7 +49,7 @@ class Outcome:
 def finish(
     plan: Plan, record: SweepRecord, wanted: Wanted, workers: Workers, emit: Emit, warn: Callable[[str], None]
 ) -> Outcome:
-    """Everything after the sweep: rank, suggest, prove, compare, report."""
+    """Rank, suggest, verify, compare and report a finished sweep; return all results."""
     ranking = rank_run(record)
     suggestion = suggest(plan, record, ranking, wanted)
     proof = None
@@ -88,7 +88,7 @@ def finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) ->
 
 
 def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:
-    """The suggestion, or why there is none; one that is there already is replaced only if something is asked of it."""
+    """Return the suggestion, or the error that prevents one; an existing one is kept unless options were given."""
     if (record.folder / PLAN).exists() and not (wanted.slim or wanted.reinitialize):
         return Suggestion(read_plan(record.folder), record.folder)
     coupling, traced = plan.coupling, plan.task.traced

@@ -1,4 +1,4 @@
-"""How far ways to rank layers agree: with each other, and each with itself from one setting to the next."""
+"""Agreement of ranking methods: with each other, and of each with itself across its settings."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ from dst_analyze.run.record import SweepRecord
 
 @dataclass(frozen=True)
 class RankingMethod:
-    """One way to rank: ``itself`` is Kendall's W over its settings (alphas, shares left), NaN for one setting."""
+    """One ranking method; ``itself`` is Kendall's W over its settings (alphas, shares kept), NaN for one setting."""
 
     name: str
     order: np.ndarray  # by layer, 1 for the most redundant
     settings: int
     itself: float
     steps: int
-    """Of training, over all settings and seeds."""
+    """Steps of training, over all settings and seeds."""
 
     @property
     def about(self) -> str:
+        """What the method measures, as a phrase."""
         return ABOUT[self.name]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MethodComparison:
-    """Ways to rank the same layers, the sweep's first. ``layers`` are those that all of them rank."""
+    """Rankings of the same layers by several methods, the sweep's first; ``layers`` are those that all methods rank."""
 
     layers: tuple[str, ...]
     methods: tuple[RankingMethod, ...]
     tau: pd.DataFrame
-    """Kendall's tau-b between any two, by name; NaN where one of them tells no two layers apart."""
+    """Kendall's tau-b between any two methods; NaN where one of them gives all layers the same rank."""
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Those that `--baselines` was asked for."""
+        """The methods that `--baselines` measured."""
         return tuple(method.name for method in self.methods if method.name in METHODS)
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per layer, in the order of the sweep: its rank in each method."""
+        """One row per layer, in the sweep's order: its rank in each method."""
         table = pd.DataFrame({"layer": self.layers, **{method.name: method.order for method in self.methods}})
         return table.sort_values(["sweep", "layer"], kind="stable").reset_index(drop=True)
 
     @property
     def verdict(self) -> str:
-        """In sentences: who is consistent with itself, and who agrees with the sweep."""
+        """A sentence on which methods are consistent across settings, and which agree with the sweep."""
         sweep, *others = self.methods
-        told = [] if np.isnan(sweep.itself) else [f"the sweep agrees with itself over alphas to W {sweep.itself:.2f}"]
+        parts = [] if np.isnan(sweep.itself) else [f"the sweep agrees with itself over alphas to W {sweep.itself:.2f}"]
         for method in others:
             tau = float(self.tau.at[sweep.name, method.name])
-            close = "tells no two layers apart" if np.isnan(tau) else f"agrees with the sweep to tau {tau:.2f}"
+            close = "ranks all layers the same" if np.isnan(tau) else f"agrees with the sweep to tau {tau:.2f}"
             within = "" if np.isnan(method.itself) else f" and with itself over its settings to W {method.itself:.2f}"
-            told.append(f"{method.name} {close}{within}")
-        text = "; ".join(told)
+            parts.append(f"{method.name} {close}{within}")
+        text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}."
 
     def __repr__(self) -> str:
@@ -71,7 +72,7 @@ class MethodComparison:
 
     @property
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """The heads and rows of a table, as text: how far each way agrees with the others and itself, and its cost."""
+        """The heads and rows of a text table: each method's agreement with the others and itself, and its cost."""
         names = [method.name for method in self.methods]
         rows = [
             [
@@ -86,18 +87,18 @@ class MethodComparison:
 
     def _repr_html_(self) -> str:
         heads, rows = self.cells
-        told = [[*row, method.about] for row, method in zip(rows, self.methods, strict=True)]
-        return html_table("Ways to rank the layers", [*heads, "what"], told, [self.verdict], words=1)
+        described = [[*row, method.about] for row, method in zip(rows, self.methods, strict=True)]
+        return html_table("Ways to rank the layers", [*heads, "what"], described, [self.verdict], words=1)
 
 
 def read_method_comparison(record: SweepRecord, ranking: Ranking) -> MethodComparison | None:
-    """Those of a run folder; None where `--baselines` has measured nothing."""
+    """Return the comparison of a run folder; None if it holds no baselines."""
     path = record.folder / BASELINES
     return compare_methods(record, ranking, read_json(path, Baselines)) if path.exists() else None
 
 
 def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodComparison:
-    """Return the sweep's ranking beside the baselines, and beside what costs nothing: initial weights, size, depth."""
+    """Return the sweep's ranking compared with the baselines and with untrained ones: initial weights, size, depth."""
     table = ranking.table.set_index("layer")
     known = [set(measurement.values) for measurement in found.measured]
     layers = [
@@ -108,12 +109,12 @@ def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> 
     table = table.loc[layers]
     params = table["params"].to_numpy(float)
     scores = {"sweep": table["redundancy"].to_numpy(float)}
-    methods = [RankingMethod("sweep", ranks(scores["sweep"]), *_own(record, ranking, layers))]
+    methods = [RankingMethod("sweep", ranks(scores["sweep"]), *_sweep_agreement(record, ranking, layers))]
     for method in found.methods:
         rows = _by_setting(found, method, layers, params)
         scores[method] = np.mean([ranks(row) for row in rows], axis=0) * -1.0
         steps = found.steps * found.seeds(method)
-        methods.append(RankingMethod(method, ranks(scores[method]), len(rows), _w(rows), steps))
+        methods.append(RankingMethod(method, ranks(scores[method]), len(rows), _concordance(rows), steps))
     free = {
         "initialisation": table["null_redundancy"].to_numpy(float),
         "size": params,
@@ -127,16 +128,16 @@ def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> 
     return MethodComparison(tuple(layers), tuple(methods), pd.DataFrame(between, index=names, columns=names))
 
 
-def _own(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:
-    """The sweep's settings, its agreement over them, and its steps: of the trials that the ranking stands on."""
+def _sweep_agreement(record: SweepRecord, ranking: Ranking, layers: list[str]) -> tuple[int, float, int]:
+    """Return the sweep's number of settings, its agreement over them, and its training steps."""
     by_alpha = ranking.by_alpha.pivot(index="alpha", columns="layer", values="rank")[layers].dropna()
     rows = -by_alpha.to_numpy(float)
     steps = sum(t.steps for t in record.trials if t.alpha is not None and not t.control)
-    return len(rows), _w(rows), steps
+    return len(rows), _concordance(rows), steps
 
 
 def _by_setting(found: Baselines, method: str, layers: list[str], params: np.ndarray) -> np.ndarray:
-    """How redundant each layer is at each setting, seeds averaged: the larger, the more."""
+    """Return the redundancy of each layer at each setting, averaged over seeds."""
     rows: dict[float, list[np.ndarray]] = {}
     for measurement in found.measured:
         if measurement.method == method:
@@ -146,5 +147,5 @@ def _by_setting(found: Baselines, method: str, layers: list[str], params: np.nda
     return np.array([np.mean(seeds, axis=0) for seeds in rows.values()])
 
 
-def _w(rows: np.ndarray) -> float:
+def _concordance(rows: np.ndarray) -> float:
     return kendalls_w(ranks(rows)) if len(rows) > 1 and rows.shape[1] > 1 else float("nan")

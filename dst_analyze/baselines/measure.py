@@ -1,4 +1,4 @@
-"""Measuring: the dense model is trained once per seed, then pruned by magnitude, as a whole and layer by layer."""
+"""Measure the baselines: train the dense model once per seed, then prune it by magnitude, globally and per layer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from dst_analyze.sweep.training.own_loop import train_plain
 from dst_analyze.sweep.training.train import DivergedError, evaluate
 from dst_analyze.sweep.training.trial import Task, seeded
 
-_SCORED = 1024  # samples of the test data: every layer is pruned at every setting, and the loss read each time
+_SCORED = 1024  # test samples, as the loss is computed once per layer and setting
 
-Said = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def baselines_of(
-    task: Task, record: SweepRecord, methods: Sequence[Method], said: Said = lambda text: None
+    task: Task, record: SweepRecord, methods: Sequence[Method], notify: Notify = lambda text: None
 ) -> Baselines:
-    """Other ways to rank the layers of a run, measured with its seeds and kept in its folder; not twice the same.
+    """Return a run's baselines, measured with its seeds; read from its folder if it holds them all.
 
-    Where one is missing, those that are there are measured with it again: none of them is lost.
+    If a method is missing, the methods in the folder are measured again with it, so that the new file has them all.
     """
     path, seeds = record.folder / BASELINES, record.config.seeds
     if path.exists():
@@ -40,32 +40,34 @@ def baselines_of(
         if kept.covers(methods, seeds, task.steps):
             return kept
         methods = [*kept.methods, *methods]
-    found = measure(task, methods, seeds, said)
+    found = measure(task, methods, seeds, notify)
     write_text(path, found.model_dump_json(indent=1) + "\n")
     return found
 
 
-def add_baselines(task: Task, record: SweepRecord, methods: Sequence[Method], said: Said, failed: Said) -> None:
-    """The same at the end of a sweep, which is not to be lost to it: ``failed`` is told why there are none."""
+def add_baselines(task: Task, record: SweepRecord, methods: Sequence[Method], notify: Notify, failed: Notify) -> None:
+    """Measure baselines at the end of a sweep; an error is passed to ``failed``, so that the sweep is not lost."""
     try:
-        baselines_of(task, record, methods, said)
+        baselines_of(task, record, methods, notify)
     except DstError as error:
         failed(f"no baselines: {error.cause}")
 
 
-def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: Said = lambda text: None) -> Baselines:
-    """Train the dense model with every seed and rank its layers by each method; seeds that diverge are left out."""
+def measure(
+    task: Task, methods: Sequence[Method], seeds: Sequence[int], notify: Notify = lambda text: None
+) -> Baselines:
+    """Train the dense model with every seed and measure its layers by each method; diverged seeds are left out."""
     if task.own_loop and "sensitivity" in methods:
         raise DstError(
             "sensitivity reads the loss on test data, and those of evaluate(model) are not known here",
             place="--baselines",
             hint="--baselines magnitude works with a fit(model)",
         )
-    batches, samples = _some(task) if "sensitivity" in methods else ([], 0)
+    batches, samples = _scored_batches(task) if "sensitivity" in methods else ([], 0)
     measured: list[Measurement] = []
     with torch_threads(task.threads):
         for seed in seeds:
-            said(f"baselines: the dense model, seed {seed}")
+            notify(f"baselines: the dense model, seed {seed}")
             try:
                 model = train_plain(task, lambda: deep_copy(task.source.build()), seed)
             except DivergedError:
@@ -74,19 +76,19 @@ def measure(task: Task, methods: Sequence[Method], seeds: Sequence[int], said: S
             if "magnitude" in methods:
                 measured += _by_magnitude(weights, seed)
             if "sensitivity" in methods:
-                said(f"baselines: its {len(weights)} layers, one at a time")
+                notify(f"baselines: its {len(weights)} layers, one at a time")
                 measured += _by_sensitivity(task, model, weights, batches, seed)
     if not measured:
         raise DstError(
-            "the dense model diverged with every seed, so that there are no trained weights to rank layers by",
+            "the dense model diverged with every seed, so there are no trained weights to rank layers by",
             place="--baselines",
-            hint="a lower --lr",
+            hint="give a lower --lr",
         )
     return Baselines(steps=task.steps, samples=samples, measured=tuple(measured))
 
 
-def _some(task: Task) -> tuple[list[Any], int]:
-    """The first batches of the test data, moved to where the model is, and how many samples they hold."""
+def _scored_batches(task: Task) -> tuple[list[Any], int]:
+    """Return the first test batches, on the task's device, and their number of samples."""
     batches, samples, objective = [], 0, task.objective(task.traced.model)
     for batch in task.test_data.once():
         batches.append(task.device.moved(batch))
@@ -112,18 +114,18 @@ def _by_sensitivity(
         with seeded(seed):
             return evaluate(model, batches, objective, task.device)[0]
 
-    whole = loss()
+    unpruned = loss()
     for share in SETTINGS["sensitivity"]:
         risen = {}
         for name, weight in weights.items():
             with largest_kept(weight, share):
-                risen[name] = loss() - whole
+                risen[name] = loss() - unpruned
         yield Measurement(method="sensitivity", setting=share, seed=seed, values=risen)
 
 
 @contextmanager
 def largest_kept(weight: nn.Parameter, share: float) -> Iterator[None]:
-    """Set all but the largest share of a weight's values to zero while the block runs."""
+    """Temporarily set all but the largest share of a weight's values to zero."""
     before = weight.detach().clone()
     sizes = before.abs().flatten()
     kept = torch.zeros_like(sizes, dtype=torch.bool)

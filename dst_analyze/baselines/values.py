@@ -1,4 +1,4 @@
-"""What other ways of ranking have measured, as the run folder keeps it. Never imports torch."""
+"""Measurements of the baseline ranking methods, as the run folder stores them. Never imports torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dst_analyze.run.config import Json
 Method = Literal["magnitude", "sensitivity"]
 METHODS: tuple[Method, ...] = get_args(Method)
 SETTINGS: dict[Method, tuple[float, ...]] = {"magnitude": (0.5, 0.2, 0.1, 0.05), "sensitivity": (0.5, 0.2, 0.1)}
-"""Shares of the weights that are left: of the whole model by magnitude, of one layer at a time for its sensitivity."""
+"""Shares of the weights that are kept: of the whole model for magnitude, of one layer at a time for sensitivity."""
 ABOUT: dict[str, str] = {
     "sweep": "this ranking",
     "magnitude": "what is left of each layer when the smallest weights of the trained dense model go",
@@ -23,7 +23,7 @@ ABOUT: dict[str, str] = {
 
 
 class Measurement(Json):
-    """One way at one setting with the dense model of one seed: for each layer the share left, or the rise in loss."""
+    """One method at one setting and seed: for each layer the share of weights kept, or the rise in loss."""
 
     method: Method
     setting: float
@@ -32,7 +32,7 @@ class Measurement(Json):
 
 
 class Baselines(Json):
-    """All that was measured: ``steps`` of dense training for each seed, losses on ``samples`` samples."""
+    """All measurements of a run: ``steps`` of dense training per seed, losses on ``samples`` samples."""
 
     schema_version: Literal[1] = 1
     steps: int
@@ -41,31 +41,34 @@ class Baselines(Json):
 
     @property
     def methods(self) -> tuple[Method, ...]:
+        """The methods that were measured."""
         found = {measurement.method for measurement in self.measured}
         return tuple(method for method in METHODS if method in found)
 
     def of(self, method: Method) -> list[Measurement]:
+        """Return the measurements of one method."""
         return [measurement for measurement in self.measured if measurement.method == method]
 
     def seeds(self, method: Method) -> int:
+        """Return the number of seeds that a method was measured with."""
         return len({measurement.seed for measurement in self.of(method)})
 
     def covers(self, methods: Iterable[Method], seeds: Iterable[int], steps: int) -> bool:
-        """Whether nothing that is asked for is missing."""
+        """Return True if all of these methods, seeds and steps were measured."""
         there = {(measurement.method, measurement.seed) for measurement in self.measured}
         wanted = {(method, seed) for method in methods for seed in seeds}
         return self.steps == steps and wanted <= there
 
 
 def methods_of(text: str | None) -> tuple[Method, ...]:
-    """``magnitude,sensitivity`` as methods, in the order in which they are told; nothing where nothing is asked."""
+    """Return the methods that a comma-separated option names, in the order of `METHODS`; none for None."""
     if text is None:
         return ()
     asked = [name.strip() for name in text.split(",")]
     for name in asked:
         if name not in METHODS:
             raise OptionError(
-                f"there is no way to rank called {name!r}",
+                f"there is no ranking method called {name!r}",
                 place=f"--baselines {text}",
                 hint=f"choose from {', '.join(METHODS)}",
             )

@@ -1,1 +1,1 @@
-"""A sweep's events become another tool's: one file per guest, imported only when used."""
+"""Listeners that pass a sweep's events to other tools; each module is imported only when used."""

@@ -1,4 +1,4 @@
-"""A sweep in TensorBoard (`--tensorboard`): its events as scalars, one run for each trial, in the run folder."""
+"""TensorBoard output of a sweep (`--tensorboard`): scalars in the run folder, one TensorBoard run per trial."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dst_analyze.run.record import TrialKey
 
 @contextmanager
 def drawing() -> Iterator[Emit]:
-    """A listener that writes loss, score and what remains of the model and of each layer; closed at the end."""
+    """Yield a listener that writes loss, score and remaining ratios as scalars; its files are closed at the end."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError as error:
@@ -41,14 +41,14 @@ class _Scalars:
             case SweepStarted(folder=folder):
                 self.folder = Path(folder) / SCALARS
             case TrialStarted(trial=trial):
-                self.close(trial)  # it starts again: what it had drawn is drawn over
+                self.close(trial)  # a repeated trial overwrites the scalars of its first attempt
                 self.open[trial] = self.writer(str(self.folder / trial.name), purge_step=0)
             case TrialStep(trial=trial) if trial in self.open:
-                self._draw(self.open[trial], event)
+                self._write(self.open[trial], event)
             case TrialFinished(trial=trial) | TrialFailed(trial=trial):
                 self.close(trial)
 
-    def _draw(self, writer: Any, event: TrialStep) -> None:
+    def _write(self, writer: Any, event: TrialStep) -> None:
         values = {"loss": event.loss, "score": event.score, "remaining": event.remaining}
         values |= {f"layers/{name}": share for name, share in (event.layers or {}).items()}
         for tag, value in values.items():
@@ -56,7 +56,7 @@ class _Scalars:
                 writer.add_scalar(tag, value, event.step)
 
     def close(self, *trials: TrialKey) -> None:
-        """These, or all."""
+        """Close the writers of the given trials, or all of them."""
         for trial in trials or tuple(self.open):
             if trial in self.open:
                 self.open.pop(trial).close()

@@ -71,5 +71,5 @@ def _options(record: SweepRecord) -> Iterator[str]:
     asked = AskedPace.of(config)
     if made.warm_up != asked.warm_up_in(made.steps):
         yield from ("--warm-up", str(made.warm_up))
-    if made.unit != asked.unit_in(made.steps):
+    if made.unit != asked.threshold_scale_in(made.steps):
         yield from ("--threshold-scale", made.unit)

@@ -1,4 +1,4 @@
-"""Defaults that depend on the length of a run."""
+"""The defaults of a run that depend on its length or recipe. Never imports torch."""
 
 from __future__ import annotations
 
@@ -7,66 +7,66 @@ from dataclasses import dataclass
 from dst_analyze.run.config import OnCollapse, SweepConfig, ThresholdScale
 
 FULL_LENGTH = 9_000
-"""Steps that show the paper's pattern at clock 1; shorter runs use a faster clock."""
+"""Steps in which thresholds with the weights' learning rate show the paper's pattern; shorter runs use more."""
 DEFAULT_STEPS = 2_250
-"""A quarter of `FULL_LENGTH`; docs/evidence.md compares sweeps of a tenth, a quarter and half."""
+"""A quarter of a full-length run; docs/evidence.md compares lengths."""
 FASTEST = 30
-"""The fastest default clock."""
+"""The largest default clock."""
 PAPER_CLOCK = 1.0
 
 
 def default_clock(family: str, steps: int) -> float:
-    """Return the clock that moves thresholds as far as a full-length run does (docs/training.md)."""
+    """Return the clock that moves thresholds as far as a full-length run would (docs/training.md)."""
     return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
 
 
 def default_warm_up(steps: int) -> int:
-    """Return the steps of warm-up: as many as a trial has, none in a full-length run."""
+    """Return the steps of the warm-up: as many as a trial has, and none in a full-length run."""
     return steps if steps < FULL_LENGTH else 0
 
 
-def default_unit(steps: int) -> ThresholdScale:
-    """Return the unit of thresholds: their layer's magnitude, or one unit in a full-length run."""
+def default_threshold_scale(steps: int) -> ThresholdScale:
+    """Return the scale of thresholds: that of their layer's weights, or 1 for all in a full-length run."""
     return "layer" if steps < FULL_LENGTH else "one"
 
 
 @dataclass(frozen=True)
 class AskedPace:
-    """Clock, warm-up and unit as set by the user or the paper's recipe; None for defaults."""
+    """The thresholds' clock and scale and the warm-up as the user or the paper's recipe sets them; else None."""
 
     clock: float | None
     warm_up: int | None
-    unit: ThresholdScale | None
+    threshold_scale: ThresholdScale | None
 
     @classmethod
     def of(cls, config: SweepConfig) -> AskedPace:
-        """Return a configuration's settings; trained weights need no warm-up."""
+        """Return what a configuration sets; trained weights and the paper's recipe get no warm-up by default."""
         paper = config.recipe == "paper"
         no_warm_up = config.warm_up is None and (paper or bool(config.weights))
         return cls(
             clock=config.threshold_clock or (PAPER_CLOCK if paper else None),
             warm_up=0 if no_warm_up else config.warm_up,
-            unit=config.threshold_scale or ("one" if paper else None),
+            threshold_scale=config.threshold_scale or ("one" if paper else None),
         )
 
     def warm_up_in(self, steps: int) -> int:
-        """Return the warm-up of a run of ``steps`` steps."""
+        """Return the warm-up of a run of so many steps."""
         return default_warm_up(steps) if self.warm_up is None else self.warm_up
 
-    def unit_in(self, steps: int) -> ThresholdScale:
-        """Return the unit of thresholds in a run of ``steps`` steps."""
-        return self.unit or default_unit(steps)
+    def threshold_scale_in(self, steps: int) -> ThresholdScale:
+        """Return the scale of thresholds in a run of so many steps."""
+        return self.threshold_scale or default_threshold_scale(steps)
 
     def clock_in(self, steps: int, family: str) -> float:
-        """Return the clock of a run of ``steps`` steps with an optimizer of this family."""
+        """Return the clock of a run of so many steps with an optimizer of this family."""
         return self.clock or default_clock(family, steps)
 
 
 def on_collapse_of(config: SweepConfig) -> OnCollapse:
-    """Return what happens to collapsed layers: held by default, as short runs cannot prune them again."""
+    """Return what to do with collapsed layers: hold them by default, as a short run has no time to prune them again."""
     return config.on_collapse or ("reset" if config.recipe == "paper" else "hold")
 
 
 def asked_scale(config: SweepConfig) -> float | None:
-    """Return the alphas' factor set by the user or the paper's recipe; None to compute it."""
+    """Return the factor of the alphas that the user or the paper's recipe sets; None to derive it from the recipe."""
     return config.alpha_scale or (1.0 if config.recipe == "paper" else None)

@@ -110,7 +110,24 @@ def read_layers(run: Path) -> pd.DataFrame:
 
 
 def read_run(path: Path | str) -> SweepRecord:
-    """A run folder as a value, every file of it checked."""
+    """Return a run folder as a value, after checking every file of it.
+
+    Args:
+        path: The folder, as `run_sweep`, `Study` or the command line has left it.
+
+    Returns:
+        Its configuration, trials and readings.
+
+    Raises:
+        FolderError: It is no run folder, is not complete, or a file of it is damaged.
+
+    Example:
+        >>> import torch, dst_analyze
+        >>> model, x, y = torch.nn.Linear(8, 4), torch.randn(64, 8), torch.arange(64) % 4
+        >>> _ = dst_analyze.run_sweep(model, (x, y), alphas=[1e-6, 1e-5], steps=4, out="run")
+        >>> dst_analyze.read_run("run").complete
+        True
+    """
     path = Path(path)
     if not is_run_folder(path):
         raise FolderError(

@@ -210,11 +210,27 @@ class Target:
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A finished sweep: ``frame`` has one row per alpha, seed, step and layer, of the trials that ended well.
+    """A finished sweep as a value, made by `read_run` and `run_sweep`.
 
-    ``alphas`` are those that count, weakest first; ``targets`` says which was found for which ratio, if they were
-    searched. Trials of other alphas, tried on the way, stand in ``trials`` only. The frame's column ``control`` tells
-    trials on shuffled labels from the others.
+    Attributes:
+        folder: The run folder.
+        config: What was asked for.
+        manifest: The model, the data and the recipe.
+        layers: One row per layer: name, kind, parameters, MACs.
+        trials: How each trial ended, those of alphas that a search only tried among them.
+        frame: The readings: one row per alpha, seed, step and layer, of the trials that ended well. Its column
+            ``control`` is True for trials on shuffled labels.
+        steps: The readings of the whole model: loss, score, share left. Its alpha is NaN for the dense trial.
+        seconds: Time of all trials together.
+        alphas: The alphas that count, weakest first.
+        targets: The alpha that was found for each ratio, where ratios were searched for.
+
+    Example:
+        >>> import torch, dst_analyze
+        >>> model, x, y = torch.nn.Linear(8, 4), torch.randn(64, 8), torch.arange(64) % 4
+        >>> record = dst_analyze.run_sweep(model, (x, y), alphas=[1e-6, 1e-5], steps=4, out="run")
+        >>> record.alphas, len(record.trials)
+        ((1e-06, 1e-05), 3)
     """
 
     folder: Path

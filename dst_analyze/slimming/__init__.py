@@ -1,1 +1,1 @@
-"""A `TracedModel` and a `Ranking` become a `SlimPlan`, a smaller model, its source, and the proof of it."""
+"""Slimming: from a `TracedModel` and a `Ranking` to a `SlimPlan`, the smaller model, its source and its proof."""

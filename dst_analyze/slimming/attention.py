@@ -1,4 +1,4 @@
-"""Multi-head attention whose heads need not add up to its embedding: what nn.MultiheadAttention is slimmed to."""
+"""Multi-head attention with fewer heads than the embedding needs; replaces a slimmed nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 
 class HeadAttention(nn.Module):
-    """nn.MultiheadAttention with a number of heads, a head size and an embedding each of its own.
+    """nn.MultiheadAttention with independent sizes of heads, embedding and output.
 
     Its parameters have the names, and its call the arguments, of nn.MultiheadAttention.
     """
@@ -103,7 +103,7 @@ class HeadAttention(nn.Module):
     def _mask(
         self, attn_mask: torch.Tensor | None, padding: torch.Tensor | None, like: torch.Tensor
     ) -> torch.Tensor | None:
-        """Both masks as one to be added: [L, S], [N·heads, L, S] and [N, S] become what broadcasts to the scores."""
+        """Return both masks as one additive mask: [L, S], [N·heads, L, S] and [N, S] broadcast to the scores."""
         masks = []
         if attn_mask is not None:
             mask = attn_mask.unflatten(0, (-1, self.num_heads)) if attn_mask.dim() == 3 else attn_mask

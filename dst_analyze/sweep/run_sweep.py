@@ -1,4 +1,4 @@
-"""The sweep: the trials that are missing are run by an engine and written to the run folder as they finish."""
+"""`run_sweep`: run the missing trials of a sweep with an engine and write each to the run folder as it ends."""
 
 from __future__ import annotations
 
@@ -51,16 +51,43 @@ def run_sweep(
     progress: bool | None = None,
     **options: Unpack[SweepOptions],
 ) -> SweepRecord:
-    """Train a model, or what a spec names, once per alpha and seed, and record how much of each layer remains.
+    """Train a model once per alpha and seed, and record the remaining ratio of each layer.
 
-    ``data`` is what train_data() of a model file may return, or a pair of (train, test); without it the file's own
-    are used. ``options`` are the fields of `SweepConfig`: alphas, seeds, epochs or steps, batch_size, lr, include,
-    exclude, threshold, estimator, operator. The run folder is ``out``, else reports/<model>-<hash>; a run that is
-    complete there is read, not repeated; ``resume`` finishes one that is not, ``retry_failed`` also runs failed trials
-    again, ``force`` starts over. ``jobs`` above 1 trains in as many worker processes at once, with the same results;
-    a script that asks for it must be importable (``if __name__ == "__main__"``). ``engine="ray"`` trains in Ray tasks
-    instead: in the cluster at ``ray_address``, in that of a process that has called ray.init(), or in one of this
-    machine, started for this sweep. ``listener`` gets every event; ``progress`` shows bars, in a notebook unless False.
+    Results do not depend on ``jobs`` or ``engine``. A complete run in the folder is read, not repeated.
+
+    Args:
+        model: A module, a function that builds one, or a spec such as "model.py:Net" or "example:lenet-5".
+        data: Whatever train_data() of a model file may return (a DataLoader, a Dataset, tensors), a pair of
+            (train, test), or the name of a data set; the model file's own data by default.
+        out: The run folder; "reports/<model>-<hash>" by default.
+        resume: Finish an incomplete run.
+        retry_failed: Finish an incomplete run and repeat its failed trials.
+        force: Replace an existing run.
+        jobs: Trials at once; above 1 they run in worker processes, and a script needs ``if __name__ == "__main__"``.
+        engine: "local" for this machine, "ray" for Ray tasks.
+        ray_address: The Ray cluster to use; by default the connected one, else a new one on this machine.
+        listener: Called with every event.
+        progress: Show progress bars in a notebook; False for none.
+        **options: Further options, see `SweepOptions`: ``alphas``, ``seeds``, ``steps`` or ``epochs``, ``lr``, ...
+
+    Returns:
+        The record of the run, for `rank_layers`.
+
+    Raises:
+        OptionError: An option has an invalid value.
+        ModelError: The model cannot be loaded, traced or trained.
+        DataError: The data do not fit the model.
+        FolderError: The run folder exists and neither ``resume`` nor ``force`` is given.
+
+    Example:
+        >>> import tempfile, torch
+        >>> from dst_analyze import run_sweep
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+        >>> x = torch.randn(64, 4)
+        >>> data = x, (x[:, 0] > 0).long()
+        >>> record = run_sweep(net, data, alphas=[1e-5], seeds=1, steps=40, out=f"{tempfile.mkdtemp()}/run")
+        >>> record.complete, list(record.layers["layer"])
+        (True, ['0', '2'])
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
     plan = plan_sweep(model, data, out=out, existing=existing, **options)
@@ -68,7 +95,7 @@ def run_sweep(
 
 
 def run_here(plan: Plan, workers: Workers, listener: Emit = ignore_event, progress: bool | None = None) -> SweepRecord:
-    """Run a plan from a program, with bars in a notebook."""
+    """Run a plan from a Python program, with progress bars in a notebook."""
     with progress_shown(plan.manifest, progress) as bars:
         estimate_time = workers.engine == "local" and bars is not ignore_event
         with workers.started(plan.task, plan.request, trials_of(plan)) as engine:
@@ -78,9 +105,9 @@ def run_here(plan: Plan, workers: Workers, listener: Emit = ignore_event, progre
 def run_plan(
     plan: Plan, emit: Emit = ignore_event, engine: Engine | None = None, *, estimate_time: bool = False
 ) -> SweepRecord:
-    """Run the trials of a plan that its folder does not hold yet; without an engine, in this process.
+    """Run the trials of a plan that are missing from its folder; without an engine, in this process.
 
-    ``estimate_time``: say how long that will take on this machine.
+    ``estimate_time``: emit an estimate of the time on this machine first.
     """
     engine = engine or InProcessEngine()
     header = header_of(plan.task.config, plan.manifest, plan.task.traced, plan.coupling)
@@ -125,15 +152,15 @@ def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
 
 
 def trials_of(plan: Plan) -> int:
-    """How many there are, as far as it is known before the first has ended."""
+    """Return the number of trials known before the sweep starts; the search for alphas may add more."""
     return len(schedule_of(plan.task.config, plan.manifest.first_alphas, {}).keys)
 
 
 def existing_policy(*, resume: bool, retry_failed: bool, force: bool) -> Existing:
-    """What three switches mean for a run that is there already."""
+    """Return the policy that the three switches set for an existing run."""
     if force and (resume or retry_failed):
         raise OptionError(
-            "it starts over, --resume and --retry-failed go on: they exclude each other",
+            "it replaces the run, while --resume and --retry-failed continue it: they exclude each other",
             place="--force",
             hint="give one of them",
         )

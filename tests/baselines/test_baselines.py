@@ -1,4 +1,4 @@
-"""Other ways to rank: what they measure is right on nets where the answer is known, and is kept and shown as it is."""
+"""Baselines: correct on nets where the answer is known, saved and shown."""
 
 import json
 
@@ -86,13 +86,13 @@ def test_a_dense_model_that_diverges_leaves_nothing_to_measure(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("text", ["magnitude,other", "", "uniform"])
-def test_ways_that_there_are_not(text):
-    with pytest.raises(OptionError, match="no way to rank") as error:
+def test_unknown_methods_are_refused(text):
+    with pytest.raises(OptionError, match="no ranking method") as error:
         methods_of(text)
     assert error.value.hint == "choose from magnitude, sensitivity"
 
 
-def test_ways_that_there_are():
+def test_methods_are_parsed_in_their_order():
     assert methods_of(None) == ()
     assert methods_of("sensitivity, magnitude") == METHODS
 
@@ -127,7 +127,7 @@ def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
     assert (run.folder / "report.html").read_text() == page
 
 
-def test_an_unknown_way_is_refused_before_training(tmp_path, monkeypatch, capsys):
+def test_an_unknown_method_is_refused_before_training(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*RUN, "--baselines", "taylor"]) == 2
     assert "hint: choose from magnitude, sensitivity" in capsys.readouterr().err
@@ -175,4 +175,4 @@ def test_the_same_order_agrees_wholly_and_its_reverse_not_at_all(run, order):
     assert compared.methods[1].itself == pytest.approx(1)
     assert compared.methods[2].itself == pytest.approx(0)
     assert np.isnan(compared.tau.at["sweep", "sensitivity"])
-    assert "tells no two layers apart" in compared.verdict
+    assert "ranks all layers the same" in compared.verdict

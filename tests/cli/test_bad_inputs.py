@@ -146,7 +146,7 @@ CATALOGUE = {
     ),
     "another shape than the example": Bad(
         "a training step on the first batch raised RuntimeError", "m.py:12",
-        "given float32[64, 3, 8, 8]; expected, going by the example inputs, the like of float32[2, 1, 8, 8]",
+        "given float32[64, 3, 8, 8]; the example inputs are float32[2, 1, 8, 8]",
         net("example_inputs, train_data = X[:2], (X.repeat(1, 3, 1, 1), Y)"),
     ),
     "no data": Bad("which is not data", "train_data() of m.py", "DataLoader", net("train_data = 7")),
@@ -194,7 +194,7 @@ CATALOGUE = {
         net("train_data = DataLoader(TensorDataset(X, Y), batch_size=64)"), ["--batch-size", "8"],
     ),
     "loss is no number": Bad(
-        "no number to differentiate: float", "loss(outputs, batch) of m.py", "one tensor",
+        "cannot be differentiated: float", "loss(outputs, batch) of m.py", "one tensor",
         net("train_data = (X, Y)\ndef loss(outputs, batch):\n    return 0.5"),
     ),
     "unknown data": Bad("'imagenet'", "--data", "imagefolder", args=["--data", "imagenet"]),
@@ -231,7 +231,7 @@ CATALOGUE = {
         net("def build_model():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10**10), nn.Linear(10**10, 10))"),
     ),
     "out of memory, two samples": Bad(
-        "can't allocate memory", "train_data() of m.py", "not even two samples fit",
+        "can't allocate memory", "train_data() of m.py", "two samples need more",
         net("model, train_data = nn.Sequential(nn.Upsample(scale_factor=30000), nn.Linear(8, 10)), (X, Y)"),
     ),
 }  # fmt: skip

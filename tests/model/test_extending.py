@@ -281,7 +281,7 @@ def test_a_type_in_the_model_file_itself_cannot_be_imported_by_other_files(here:
     traced = trace_model(load_model("m.py").model, torch.zeros(2, 1, 8, 8))
     with pytest.raises(ModelError, match="Distance is defined in the model file") as error:
         write_source(slim(traced, {"1": [0]}), "slim.py")
-    assert "a module of its own beside the model file" in error.value.hint
+    assert "a separate module beside the model file" in error.value.hint
 
 
 def test_call_and_labelled_tensor_have_all_a_rule_needs() -> None:

@@ -122,6 +122,6 @@ def test_weights_that_do_not_fit_are_refused_before_training(here, tmp_path, cap
 
 
 def test_weights_for_a_model_in_memory_are_refused(here):
-    with pytest.raises(OptionError, match="holds weights already") as refused:
+    with pytest.raises(OptionError, match="already holds weights") as refused:
         plan_sweep(net(), (torch.randn(8, 8), torch.zeros(8).long()), weights="w.pt", out="run")
     assert refused.value.place == "--weights"

@@ -130,7 +130,7 @@ def test_rank_slim_report_and_compare_take_its_folder(tmp_path):
         check=False,
     )
     assert refused.returncode == 2
-    assert "only its program can make again" in refused.stderr
+    assert "only its program can rebuild" in refused.stderr
 
 
 def test_it_goes_on_where_it_was_left(tmp_path):

@@ -16,7 +16,7 @@ from dst_analyze.sweep.planning.options import SweepOptions, TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_sweep, plan_task
 
 HINTS = get_type_hints(SweepOptions)
-OF_THE_CALL = {"out", "existing", "before"}
+OF_THE_CALL = {"emit", "out", "existing", "before"}
 """Keywords of the planning that the functions on top of it set by themselves, or take as arguments of their own."""
 
 

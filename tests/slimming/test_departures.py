@@ -100,7 +100,7 @@ def test_a_chain_follows_its_ranking_and_claims_no_departure():
 RESIDUAL = {"stem": 0.9, "blocks.0.0": 0.6, "blocks.0.2": 0.6, "blocks.1.0": 0.6, "blocks.1.2": 0.1, "head": 1.0}
 
 
-def test_the_first_layer_of_a_residual_stream_says_with_whom_it_shares_its_channels():
+def test_the_first_layer_of_a_residual_stream_names_those_it_shares_channels_with():
     labels = {"blocks.1.2": REDUNDANT, "stem": NEEDED}
     _, rows = explained(Residual(), torch.zeros(2, 1, 8, 8), RESIDUAL, labels=labels)
     stream = rows["stem"]
@@ -163,7 +163,7 @@ def test_price_reader_and_frozen_channels_are_named():
     assert rows["0"].why == "keeps more than its rank suggests: what reads it is dense (2: 100 % left)"
 
 
-def test_what_is_held_says_so_and_nothing_else():
+def test_kept_groups_have_a_reason_and_no_departure():
     limits = Limits(round_to=8, keep=("blocks.1.0",))
     _, rows = explained(Residual(), torch.zeros(2, 1, 8, 8), RESIDUAL, limits=limits)
     assert rows["blocks.1.0"].because == "kept, as asked"
@@ -180,7 +180,7 @@ def test_sides_come_from_labels_first_then_from_ranks():
     assert gap.side_of("a") == 0
     error = gap.no_evidence()
     assert "2 diverged, 1 left nearly all weights" in error.cause
-    assert error.hint.startswith("a lower --lr")
+    assert error.hint.startswith("give a lower --lr")
 
 
 # --- the ladder -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_a_branch_that_is_near_empty_in_every_trial_is_found_and_counted():
     assert found() == ()
 
 
-def test_either_way_to_an_addition_may_be_empty_but_not_both_leave():
+def test_of_two_empty_branches_of_an_addition_one_is_proposed():
     assert [branch.layers for branch in found({"down": 0.0})] == [("down",)]
     assert [branch.layers for branch in found({"two.0": 0.0})] == [("two.0", "two.3")]
     assert [branch.layers for branch in found({"two.0": 0.0, "down": 0.0})] == [("two.0", "two.3")]
@@ -98,7 +98,7 @@ def test_layers_used_elsewhere_are_not_saved():
     assert branch.params == 72
 
 
-def test_sizes_carry_nothing():
+def test_sizes_are_not_paths():
     def sized(m, x):
         x = m.stem(x)
         y = m.one(x).view(x.shape[0], 2, -1)
@@ -134,7 +134,7 @@ def test_other_residual_nets_are_read(name):
     assert all(set(branch.layers) <= layers and branch.params > 0 for branch in branches)
 
 
-def test_a_plan_says_it_and_leaves_the_branch_in_place(tmp_path):
+def test_a_plan_proposes_a_branch_and_leaves_it_in_place(tmp_path):
     coupling = couple_channels(TRACED)
     evidence = {group.name: GroupEvidence.equal(group.width, 0.5) for group in coupling.removable}
     plan = plan_widths(TRACED, coupling, evidence, limits=Limits(round_to=1), asked={"params": 0.5})

@@ -1,4 +1,4 @@
-"""Exact removal: what leaves, what has to stay, and outputs that do not change."""
+"""Exact removal: removed units, units that have to stay, and unchanged outputs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def changed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_stay(name: str) -> None:
+def test_outputs_do_not_change(name: str) -> None:
     for seed in range(2 if name.startswith("zoo") else 1):
         torch.manual_seed(seed)
         inputs = MODELS[name].inputs()
@@ -87,7 +87,7 @@ def zero(tensor: torch.Tensor, *places: int, dim: int = 0) -> None:
 
 
 def slimmed(model: nn.Module, inputs: torch.Tensor) -> dict[str, list[int]]:
-    """What leaves at first, after the outputs were found to be the same."""
+    """Return the units of the first round, after comparing the outputs."""
     found = remove_dead_channels(model, inputs)
     for scale in (1, 5):
         check_equal(model, found, torch.randn_like(inputs) * scale)
@@ -115,7 +115,7 @@ def convolutions(between: nn.Module, **options: Any) -> nn.Sequential:
     )  # fmt: skip
 
 
-def test_a_row_of_zeros_without_bias_leaves():
+def test_a_row_of_zeros_without_bias_is_removed():
     net = chain()
     zero(net[0].weight, 2, 5)
     zero(net[0].bias, 2, 5)
@@ -123,7 +123,7 @@ def test_a_row_of_zeros_without_bias_leaves():
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_constant_is_taken_over_by_the_bias_of_its_reader(bias):
+def test_a_constant_is_absorbed_by_the_bias_of_its_reader(bias):
     net = chain(bias=bias)
     zero(net[0].weight, 2, 5)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def test_a_constant_is_taken_over_by_the_bias_of_its_reader(bias):
     assert found.new_params < found.params
 
 
-def test_what_nobody_reads_leaves_and_what_only_that_read_too():
+def test_unread_units_and_units_read_only_by_those_are_removed():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 4))
     zero(net[4].weight, 1, dim=1)
@@ -143,7 +143,7 @@ def test_what_nobody_reads_leaves_and_what_only_that_read_too():
     assert slimmed(net, vectors()) == {"0": [3], "2": [1]}
 
 
-def test_units_that_only_read_each_other_leave():
+def test_units_that_only_read_each_other_are_removed():
     torch.manual_seed(0)
     net = CASES["used-twice"].build()
     zero(net.head.weight, 0, 1, dim=1)
@@ -193,7 +193,7 @@ def test_zeros_in_a_parameter_are_not_zeros_in_what_is_computed_from_it():
     assert slimmed(net, images()) == {}
 
 
-def test_a_residual_unit_leaves_only_where_both_its_makers_are_silent():
+def test_a_residual_unit_is_removed_only_if_both_its_makers_are_zero():
     torch.manual_seed(0)
     net = CASES["residual"].build()
     zero(net.stem.weight, 1, 2)
@@ -223,7 +223,7 @@ def test_what_is_written_over_in_place_is_not_a_constant():
     assert slimmed(net, vectors()) == {"stem": [1]}
 
 
-def test_chance_stays_as_it_was():
+def test_random_operations_count_as_moving():
     net = Net(lambda m, x: m.head(F.dropout(m.stem(x), 0.5, True)), stem=nn.Linear(5, 6), head=nn.Linear(6, 4))
     zero(net.stem.weight, 0, 1)
     zero(net.stem.bias, 0, 1)
@@ -250,7 +250,7 @@ def test_sizes_the_example_does_not_have():
     check_equal(net, found, torch.randn(1, 3, 11, 9))
 
 
-def test_hidden_units_of_a_recurrent_layer_that_nobody_reads_leave():
+def test_unread_hidden_units_of_a_recurrent_layer_are_removed():
     torch.manual_seed(0)
     net = CASES["gru"].build()
     zero(net.head.weight, 1, 7, dim=1)  # both directions of unit 1
@@ -262,14 +262,14 @@ def test_hidden_units_of_a_recurrent_layer_that_nobody_reads_leave():
     assert slimmed(net, torch.randn(2, 5, 6)) == {"layer.weight_ih_l0": [1]}
 
 
-def test_heads_that_nobody_reads_leave():
+def test_unread_heads_are_removed():
     torch.manual_seed(0)
     net = CASES["attention-module-fast"].build()
     zero(net.attention.out_proj.weight, 2, 3, dim=1)  # of four heads of two channels the second
     assert slimmed(net, CASES["attention-module-fast"].inputs()) == {"attention.in_proj_weight": [1]}
 
 
-def test_where_a_rule_stands_decides_nothing(monkeypatch):
+def test_the_module_of_a_rule_does_not_matter(monkeypatch):
     """Rules say themselves what they mean to the proof: units leave as before when all are said to be elsewhere."""
     silent = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
     with torch.no_grad():
@@ -284,12 +284,12 @@ def test_where_a_rule_stands_decides_nothing(monkeypatch):
     assert before.new_params == after.new_params < before.params
 
 
-def test_a_users_own_rule_may_hide_anything():
+def test_units_below_a_users_rule_stay():
     assert effect_of(lambda call: call.x) is Effect.UNKNOWN
     assert effect_of(None) is Effect.UNKNOWN
 
 
-def test_nothing_dead_nothing_done():
+def test_a_model_without_dead_units_is_unchanged():
     found = remove_dead_channels(chain(), vectors())
     assert not found.removals
     assert found.params == found.new_params

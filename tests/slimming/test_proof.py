@@ -26,6 +26,7 @@ from dst_analyze.sweep.run_sweep import run_sweep
 
 @pytest.fixture
 def task(tmp_path):
+    torch.manual_seed(0)  # without it two of the seeds reach the same accuracy now and then
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
     return plan_sweep(model, (TRAIN, TEST), alphas=[1e-3], steps=120, out=tmp_path / "run").task
 
@@ -66,7 +67,7 @@ def test_workers_prove_what_this_process_proves(tmp_path, task):
 
 
 def test_all_start_from_scratch_whatever_was_trained_before(tmp_path, monkeypatch):
-    """Neither an object that has been trained nor a file of weights gives anybody a lead; the object stays as it is."""
+    """Neither a trained object nor a file of weights gives a candidate a lead; the object is not changed."""
     monkeypatch.chdir(tmp_path)
     model = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 10))
     blank = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
@@ -102,7 +103,7 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
     write(tmp_path, killing("trained_model", 9))
     with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
         verify_task_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=ProcessEngine(1))
-    assert "goes on from there" in caught.value.hint
+    assert "finished trainings are kept" in caught.value.hint
     assert len(list((tmp_path / "kept").iterdir())) == 4  # those of the seed before
 
 
@@ -132,9 +133,9 @@ def test_the_command_line_tells_of_the_proof_and_writes_a_report_before(tmp_path
     options = ["--alphas", "3e-3,1e-2", "--steps", "40", "--round-to", "1", "--out", "run"]
     assert main(["m.py", *options, "--verify", "--verify-seeds", "1", "--json"]) == 0
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    told = [event["event"] for event in events if event["event"] not in ("trial_step", "trial_started")]
+    names = [event["event"] for event in events if event["event"] not in ("trial_step", "trial_started")]
     proof = ["proof_started", *["proof_trained"] * 5]
-    assert told[-10:] == ["sweep_finished", "suggestion_written", "notice", *proof, "report_written"]
+    assert names[-10:] == ["sweep_finished", "suggestion_written", "notice", *proof, "report_written"]
     assert "run/report.html" in next(event["text"] for event in events if event["event"] == "notice")
     assert [event["contender"] for event in events if event["event"] == "proof_trained"][:2] == ["dense", "slim"]
 

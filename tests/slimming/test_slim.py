@@ -94,7 +94,7 @@ def test_the_zoo_is_slimmed_as_far_as_it_goes(name: str) -> None:
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["slices", "channel-shuffle", "attention-packed", "mixer"]))
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_random_removals_of_the_intricate(rng: random.Random, name: str) -> None:
+def test_random_removals_of_intricate_models(rng: random.Random, name: str) -> None:
     traced, coupling = read(CASES[name])
     removal = some(coupling, rng, exact=True)
     small, large = slim(traced, removal, coupling=coupling), zero_removed(traced, removal, coupling=coupling)

@@ -1,4 +1,4 @@
-"""A slim model as a file: it builds the same model, reads like one, and nothing a model is called becomes code."""
+"""Source of slim models: it builds the same model, is readable, and no name becomes code."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class NormAct(nn.BatchNorm2d):
         return active
 
 
-def test_parts_of_a_strangers_layer_are_written_down(tmp_path: Path) -> None:
+def test_parts_of_a_third_party_layer_are_written(tmp_path: Path) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3), NormAct(16, nn.Hardswish), nn.Conv2d(16, 16, 3), NormAct(16), nn.Conv2d(16, 4, 3)
     )

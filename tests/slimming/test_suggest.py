@@ -175,7 +175,7 @@ def test_both_budgets_hold_and_a_budget_out_of_reach_says_why():
 
 @settings(max_examples=30, deadline=None)
 @given(densities, st.floats(0.1, 0.9))
-def test_what_is_needed_does_not_pay_for_what_is_unclear(found, share):
+def test_needed_layers_keep_their_share_beside_unclear_ones(found, share):
     """Two groups stay as they are, the third is needed: it keeps its part, and the plan says what that costs."""
     unclear = Limits(round_to=1, unclear=("0", "7"))
     needed = unclear.model_copy(update={"needed": ("2",), "needed_share": math.sqrt(share)})
@@ -236,7 +236,7 @@ def test_evidence_is_seen_from_both_ends():
     assert np.flatnonzero(from_masks(COUPLING, layers, [masks])["2"].units < 1).tolist() == [1]
 
 
-def test_fresh_weights_are_drawn_for_the_new_widths():
+def test_new_weights_are_drawn_for_the_new_widths():
     plan = planned(evidence(0.3, 0.9, 0.5), params=0.3)
     model = net()
     torch.manual_seed(1)
@@ -330,9 +330,13 @@ def test_changed_lines_and_ratios_for_another_tool():
 
 @pytest.mark.parametrize(
     ("asked", "rule", "said"),
-    [({}, "density", "how small"), ({"params": 1.5}, "density", "not a share"), ({"params": 0.5}, "best", "no rule")],
+    [
+        ({}, "density", "no target size"),
+        ({"params": 1.5}, "density", "not a share"),
+        ({"params": 0.5}, "best", "no rule"),
+    ],
 )
-def test_what_makes_no_budget_is_refused(asked, rule, said):
+def test_invalid_budgets_are_refused(asked, rule, said):
     with pytest.raises(OptionError, match=said):
         plan_widths(TRACED, COUPLING, evidence(1, 1, 1), rule=rule, limits=Limits(), asked=asked)
 
@@ -358,7 +362,7 @@ def test_the_verdict_is_plain():
     assert "It is better than uniform" in said((0.1, 0.11, 0.12), (0.3, 0.31, 0.32), "loss").verdict
     assert "Its loss is 0.2 lower than the dense model's" in said((0.1, 0.11, 0.12), (0.3, 0.31, 0.32), "loss").verdict
     assert "(a model): 0.01 more loss" in said((0.2, 0.23), (0.21, 0.2), "loss").verdict
-    assert "Nothing can be said" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
+    assert "It cannot be compared with" in said((None, None, None), (0.9, 0.8, 0.7)).verdict
     assert "not shown to be better" in said((0.9, None, None), (0.8, 0.7, 0.7)).verdict  # one pair says nothing
     assert ": 0 points above" in said((0.511, 0.405, 0.784), (0.541, 0.435, 0.724)).verdict  # no 1.9e-15
 

@@ -1,4 +1,4 @@
-"""Alphas in the paper's scale: the factor, where it is told, and what it does to a trial."""
+"""Alphas in the paper's scale: the factor, where it is recorded, and its effect on a trial."""
 
 import json
 import math

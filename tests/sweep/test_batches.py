@@ -1,4 +1,4 @@
-"""Data in every form a user may have them, and the digits that stand in for none."""
+"""Batches from every accepted form of data, and the stand-in digits."""
 
 from itertools import islice
 
@@ -92,7 +92,7 @@ def test_batches_of_one_by_intent_are_kept():
     assert len(next(batches.stream(0))[0]) == 1
 
 
-def test_a_loader_that_runs_dry_says_so():
+def test_a_loader_that_gives_no_more_batches_is_an_error():
     class Once:
         def __init__(self):
             self.left = [X]
@@ -172,7 +172,7 @@ def test_an_endless_loader_is_scored_on_a_part():
     assert len(list(islice(batches.stream(0), SCORED_AT_MOST + 5))) == SCORED_AT_MOST + 5
 
 
-def test_the_answer_in_a_dict_and_a_loss_of_the_models_own():
+def test_the_target_in_a_dict_and_the_models_own_loss():
     class Net(nn.Module):
         def forward(self, x):
             return x
@@ -292,7 +292,7 @@ def test_few_classes_use_few_digits():
         (Inputs((X,)), "text", "class scores"),
     ],
 )
-def test_a_model_that_digits_do_not_fit_is_told_to_bring_data(inputs, outputs, cause):
+def test_a_model_that_digits_do_not_fit_is_refused_with_a_hint(inputs, outputs, cause):
     with pytest.raises(DataError, match=cause) as error:
         fitted_digits(inputs, outputs)
     assert "train_data()" in error.value.hint

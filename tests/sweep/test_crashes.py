@@ -1,4 +1,4 @@
-"""Real kills of real processes: whatever happens to a sweep, resumed it ends as if nothing had happened."""
+"""Real kills of real processes: a resumed sweep ends with the results of an undisturbed one."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from dst_analyze.run.lock import locked
 from dst_analyze.sweep.engines.forkserver import defer_sigint
 
 
-def test_ctrl_c_waits_for_what_must_not_be_left_in_the_middle():
+def test_ctrl_c_is_deferred_in_critical_sections():
     """Though another thread takes the signal, as one of torch's or of the progress bar's may."""
     ended, done = threading.Event(), []
 

@@ -33,7 +33,7 @@ def test_an_order_that_changed_must_stand_for_a_third_of_the_way():
 
 @settings(max_examples=50, deadline=None)
 @given(ratios)
-def test_agreement_is_kendalls(layers):
+def test_agreement_is_kendalls_tau(layers):
     values = np.array(layers)
     if np.ptp(values) == 0:
         assert agreement(values, values) == -1

@@ -1,4 +1,4 @@
-"""What can be said before training: how far thresholds come, and what lies within their reach."""
+"""Forecasts before training: how far thresholds travel, and what they can prune."""
 
 import math
 
@@ -148,7 +148,7 @@ def test_zeros_are_not_pruned_by_nothing():
     assert zeros.null(1.0) == {"head": 1.0}
 
 
-def test_too_little_is_said_with_what_would_do():
+def test_an_alpha_that_cannot_prune_is_named_with_one_that_can():
     made = literal(recipe(100, threshold_clock=1))
     weak = forecast(made, [1e-7, 1e-1], UNEVEN)
     assert weak[0].pruned < 0.05 < weak[1].pruned
@@ -168,7 +168,7 @@ def test_too_little_is_said_with_what_would_do():
     assert "steps at alpha" not in text  # more of them would change the scale, too
 
 
-def test_a_longer_run_has_a_slower_clock_of_its_own():
+def test_a_longer_run_has_a_slower_clock():
     made = literal(recipe(600))
     alpha = 1e-5
     steps = enough_steps(made, alpha, 0.3)
@@ -181,13 +181,13 @@ def test_an_unknown_optimizer_has_no_forecast():
     hook = torch.optim.Rprop
     made = Recipe.of_hook(SweepConfig.checked(model="m"), 10, hook, nn.Linear(2, 2), place="")
     assert forecast(Travel(made), [1e-3], UNEVEN) == ()
-    assert "cannot be foretold" in warning(Travel(made), (), UNEVEN)
+    assert "cannot be forecast" in warning(Travel(made), (), UNEVEN)
 
 
 def test_where_steps_are_too_few_for_any_alpha_more_of_them_are_advised():
     quick = literal(recipe(2, threshold_clock=30))
     text = warning(quick, forecast(quick, [1e-3], UNEVEN), UNEVEN)
-    assert "More steps would" in text
+    assert "Give more steps" in text
     assert "Alphas from" not in text
 
 

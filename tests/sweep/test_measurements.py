@@ -1,4 +1,4 @@
-"""What a trial leaves of its course: per layer and per model, at regular steps."""
+"""Measurements of a trial, per layer and per model, at regular steps."""
 
 import pandas as pd
 import pytest
@@ -54,7 +54,7 @@ def test_a_fresh_model_has_every_row_and_column():
 def test_dead_rows_and_unread_channels_are_counted():
     masked = mask_model(Net(), X[:2])
     weights, thresholds = masked.layer_weights(), masked.layer_thresholds()
-    weights["conv"][:, 1] = 0  # the second input channel is read by nobody
+    weights["conv"][:, 1] = 0  # the second input channel is not read
     thresholds["conv"].fill_(1e-12)
     weights["grouped"][3:, 0] = 0  # the first channel of the second group
     thresholds["grouped"].fill_(1e-12)

@@ -1,4 +1,4 @@
-"""Data by name: small files of every kind on disk, and what is said where they do not do."""
+"""Data sets by name: small files of every kind on disk, and the errors of invalid ones."""
 
 import gzip
 import struct
@@ -135,9 +135,9 @@ def test_digits_by_name_are_no_stand_in(tmp_path):
         ("npz:strange.npz", "no inputs and targets were recognised among its arrays: foo, bar", "x and y"),
         ("npz:uneven.npz", "40 inputs and 39 targets", ""),
         ("imagefolder:empty", "no images by class", "one folder per class"),
-        ("mnist", "MNIST is not on disk", "--download"),
-        ("cifar10", "CIFAR10 is not on disk", "--download"),
-        ("svhn", "SVHN is not on disk", "--data-root"),
+        ("mnist", "MNIST is missing or incomplete", "--download"),
+        ("cifar10", "CIFAR10 is missing or incomplete", "--download"),
+        ("svhn", "SVHN is missing or incomplete", "--data-root"),
         ("mnits", "no data called 'mnits'", "did you mean mnist"),
         ("zzz", "no data called 'zzz'", "npz:PATH, imagefolder:PATH, mnist"),
     ],
@@ -162,7 +162,7 @@ def test_a_pickle_in_an_npz_is_never_opened(tmp_path):
 def test_a_truncated_file_and_classes_that_differ(tmp_path):
     mnist(tmp_path)
     (tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte").write_bytes(gzip.compress(b"not it"))
-    with pytest.raises(DataError, match="not whole"):
+    with pytest.raises(DataError, match="incomplete"):
         load_named_data(DataRequest("mnist", tmp_path))
     pictures(tmp_path / "a" / "train")
     pictures(tmp_path / "a" / "test", classes=("cat", "cow"))

@@ -1,4 +1,4 @@
-"""Sweeps on real Ray clusters of loopback: the same bytes as everywhere, whatever is lost on the way."""
+"""Sweeps on real Ray clusters on loopback: the same bytes as elsewhere, even if nodes or workers are lost."""
 
 import json
 import os

@@ -62,7 +62,7 @@ def test_the_papers_recipe_is_a_set_of_defaults():
     assert (paper.lr, paper.clock, paper.momentum) == (0.1, 1, 0.9)
     assert (short.lr, short.clock) == (0.05, FULL_LENGTH / 600)
     assert (paper.warm_up, short.warm_up) == (0, 600)
-    assert (paper.unit, short.unit) == ("one", "layer")
+    assert (paper.threshold_scale, short.threshold_scale) == ("one", "layer")
     assert [SCHEDULES[paper.schedule][0](done) for done in (0.49, 0.5, 0.75)] == pytest.approx([1, 0.1, 0.01])
     asked = recipe(recipe="paper", lr=0.3, threshold_clock=4, warm_up=5)
     assert (asked.lr, asked.clock, asked.warm_up) == (0.3, 4, 5)
@@ -148,7 +148,7 @@ def test_the_clock_makes_up_for_a_short_run():
     assert hooked(lambda p: torch.optim.SGD(p, lr=0.1), 600).clock == pytest.approx(FULL_LENGTH / 600)
 
 
-def test_so_does_the_warm_up(tmp_path):
+def test_the_warm_up_makes_up_for_a_short_run(tmp_path):
     assert [recipe(steps).warm_up for steps in (1, 600, FULL_LENGTH - 1)] == [1, 600, FULL_LENGTH - 1]
     assert recipe(FULL_LENGTH).warm_up == recipe(2 * FULL_LENGTH).warm_up == 0
     assert recipe(600, warm_up=100).warm_up == 100
@@ -161,12 +161,15 @@ def test_so_does_the_warm_up(tmp_path):
 
 
 def test_a_run_of_full_length_counts_thresholds_as_the_paper_does():
-    assert [recipe(steps).unit for steps in (1, FULL_LENGTH - 1, FULL_LENGTH)] == ["layer", "layer", "one"]
-    assert (recipe(600, threshold_scale="one").unit, recipe(FULL_LENGTH, threshold_scale="layer").unit) == (
+    assert [recipe(steps).threshold_scale for steps in (1, FULL_LENGTH - 1, FULL_LENGTH)] == ["layer", "layer", "one"]
+    assert (
+        recipe(600, threshold_scale="one").threshold_scale,
+        recipe(FULL_LENGTH, threshold_scale="layer").threshold_scale,
+    ) == (
         "one",
         "layer",
     )
-    assert recipe(recipe="paper", threshold_scale="layer").unit == "layer"
+    assert recipe(recipe="paper", threshold_scale="layer").threshold_scale == "layer"
 
 
 def test_the_warm_up_has_the_whole_schedule():
@@ -190,7 +193,7 @@ def test_a_fast_clock_has_a_speed_limit(threshold, unit):
     assert torch.allclose(limit[rows.start : rows.stop], LARGEST_SHARE * expected[threshold])
 
 
-def test_the_papers_clock_has_none():
+def test_the_papers_clock_has_no_speed_limit():
     masked = mask_model(mlp(), X[:2])
     optimizer, _ = recipe(lr=10.0, threshold_clock=1).start(masked)
     (nn.functional.cross_entropy(masked(X), Y) + masked.sparsity_loss()).backward()

@@ -1,4 +1,4 @@
-"""What a recipe leaves to the length of the run is settled when the recipe is made."""
+"""The parts of a recipe that depend on the run's length are set when the recipe is made."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_another_length_is_the_recipe_made_for_it(options, optimizer, steps):
     assert Recipe.of(asked, 600).lasting(steps) == Recipe.of(asked, steps)
 
 
-def test_what_was_asked_for_does_not_follow_the_length():
+def test_explicit_options_do_not_follow_the_length():
     made = Recipe.of(config(threshold_clock=3.0, warm_up=7, threshold_unit="one"), 600).lasting(300)
-    assert (made.clock, made.warm_up, made.unit) == (3.0, 7, "one")
+    assert (made.clock, made.warm_up, made.threshold_scale) == (3.0, 7, "one")
 
 
 def test_a_replaced_field_changes_no_other():
@@ -33,6 +33,6 @@ def test_a_replaced_field_changes_no_other():
     assert replace(made, steps=9_000).clock == made.clock == 15
 
 
-def test_a_run_of_another_day_keeps_its_pace():
-    made = Recipe.of(config(), 600, AskedPace(clock=2.0, warm_up=5, unit="one"))
-    assert (made.clock, made.warm_up, made.unit) == (2.0, 5, "one")
+def test_a_reloaded_run_keeps_its_pace():
+    made = Recipe.of(config(), 600, AskedPace(clock=2.0, warm_up=5, threshold_scale="one"))
+    assert (made.clock, made.warm_up, made.threshold_scale) == (2.0, 5, "one")

@@ -137,7 +137,7 @@ class Takes(nn.Module):
         return x
 
 
-def test_a_model_that_does_not_learn_is_told(tmp_path):
+def test_a_model_that_does_not_learn_is_reported(tmp_path):
     still = run_sweep(mlp(), (TRAIN, TEST), alphas=[1e-3], steps=40, lr=1e-7, out=tmp_path / "still")
     assert [note.title for note in notes_of(still)][:1] == ["Before training"]
     assert any(note.title == "Hardly learned" and "2.3" in note.text for note in notes_of(still))
@@ -268,7 +268,7 @@ def test_what_cannot_work_is_refused_before_training(tmp_path, data, options, ki
         (FILE.replace("train_data = _data", "def test_data():\n    return _data()"), DataError, "no train_data"),
         (FILE.replace("train_data = _data", "def train_data():\n    return 1 / 0"), DataError, "ZeroDivisionError"),
         (FILE.replace("train_data = _data", "def train_data():\n    return iter([])"), DataError, "no batches"),
-        (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "no number to differentiate"),
+        (FILE + "def loss(outputs, batch):\n    return 0.5\n", DataError, "cannot be differentiated"),
         (FILE + "def loss(outputs, batch):\n    return outputs.nothing\n", ModelError, "AttributeError"),
         (FILE + "def optimizer(parameters):\n    return 'adam'\n", ModelError, "returned str"),
     ],

@@ -1,4 +1,4 @@
-"""Weights trained before they are masked: once for all trials of a seed, and to the same end whoever trains them."""
+"""The warm start: trained once for all trials of a seed, with the same result wherever it is trained."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from dst_analyze.sweep.run_sweep import run_plan, run_sweep
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.train import train
 from dst_analyze.sweep.training.trial import run_trial, seeded, train_warm_up
-from dst_analyze.sweep.training.warm_start import missing_starts, packed, restored
+from dst_analyze.sweep.training.warm_start import missing_starts, pack_weights, restore_weights
 
 X, Y = torch.randn(96, 12), torch.randint(0, 3, (96,))
 A, B = 1e-3, 1e-2
@@ -40,7 +40,7 @@ def plan_of(tmp_path, **options):
 
 
 class Watched(InProcessEngine):
-    """Remembers what was asked of it, and with which weights at hand."""
+    """An engine that records its jobs and the warm-up weights of their task."""
 
     def __init__(self):
         self.waves = []
@@ -69,7 +69,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
     start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
     with seeded(0):
         model = Net()
-        assert restored(model, start)
+        assert restore_weights(model, start)
         torch.manual_seed(0)
         stream, objective = plan.task.train_data.stream(0), plan.task.objective(model)
         losses = []
@@ -82,7 +82,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{}, {"warm_up": 7}, {"seeds": 2, "control": "shuffled-labels"}])
-def test_it_makes_no_difference_who_has_trained_the_weights(tmp_path, options):
+def test_results_do_not_depend_on_where_the_warm_up_ran(tmp_path, options):
     plan = plan_of(tmp_path, **options)
     shared = run_plan(plan)
     for trial in shared.trials:
@@ -107,7 +107,7 @@ def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_n
             on_step=lambda step, loss: False,
         )  # fmt: skip
     by_hand = Net()
-    assert restored(by_hand, start)
+    assert restore_weights(by_hand, start)
     assert by_hand.seen == built.seen == 10
     assert all(
         torch.equal(a, b) for a, b in zip(by_hand.state_dict().values(), built.state_dict().values(), strict=True)
@@ -127,7 +127,7 @@ def test_a_run_of_full_length_and_the_papers_have_none(tmp_path):
 
 
 def test_a_sweep_goes_on_without_what_was_lost(tmp_path):
-    """Trained weights are kept nowhere: whoever resumes trains them again, to the same numbers."""
+    """Warm-up weights are not saved: a resumed sweep trains them again, with the same result."""
     whole = run_sweep(Net, (X, Y), alphas=[A, B], steps=24, out=tmp_path / "whole")
 
     def stop(event):
@@ -156,15 +156,15 @@ def test_tied_weights_and_buffers_travel():
     twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
     twin[2].weight = twin[0].weight
     model(torch.randn(8, 4))
-    assert restored(twin, packed(model))
+    assert restore_weights(twin, pack_weights(model))
     assert torch.equal(twin[1].running_mean, model[1].running_mean)
     assert torch.equal(twin[2].weight, model[0].weight)
-    assert not restored(nn.Linear(4, 4), packed(model))
-    assert not restored(twin, None)
+    assert not restore_weights(nn.Linear(4, 4), pack_weights(model))
+    assert not restore_weights(twin, None)
     assert mask_model(twin, torch.randn(2, 4)).layers
 
 
-def test_what_is_still_to_be_trained():
+def test_missing_starts_are_those_that_are_not_trained_yet():
     keys = [TrialKey(a, s, c) for c in (False, True) for a in (None, A, B) for s in (0, 1)]
     assert missing_starts(keys, {}) == [(0, False), (1, False), (0, True), (1, True)]
     assert missing_starts(keys[1:], {(0, False): b"", (1, True): None}) == [(1, False), (0, True)]

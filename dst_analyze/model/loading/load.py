@@ -38,6 +38,8 @@ class LoadedModel:
         test_data: Returns the test data, like ``train_data``.
         loss: Returns the loss, given the model's outputs and a whole batch.
         optimizer: Returns an optimizer for the given parameters.
+        fit: Trains a model in place, in the file's own way.
+        evaluate: Returns a model's score.
 
     Example:
         >>> import dst_analyze

@@ -1,1 +1,1 @@
-"""A masked model becomes a smaller one with the same outputs: what is proven dead is removed."""
+"""Exact slimming: from a masked model to a smaller one with the same outputs, without its proven dead channels."""

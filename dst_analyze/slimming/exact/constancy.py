@@ -1,9 +1,9 @@
-"""Which elements of every tensor cannot change with the model's inputs: one run of the example, beside it marks.
+"""Find the elements of every tensor that do not depend on the model's inputs, in one run that propagates marks.
 
-An element is marked as **moving** if any input may change it. Marks travel by rules that only ever err towards moving:
-an operation without a rule makes all it computes move. What is not moving has, for inputs of the example's size, the
-very value the example gave it; so a constant is proven by the rules and read off the run. (Finite activations are
-taken for granted: zero times infinity is not zero.)
+An element is marked as **moving** if any input may change it. Marks are propagated by conservative rules: the result of
+an operation without a rule moves as a whole. An element that does not move has, for all inputs of the example's size,
+the value that it has for the example. So the rules prove a constant, and the run gives its value. (Activations are
+assumed to be finite, as zero times infinity is not zero.)
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
 from dst_analyze.model.families import family_of_call
 
 # fmt: off
-_CHANCE = (
+_RANDOM = (
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "poisson", "rand",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "random", "rrelu", "uniform",
 )
 # fmt: on
 _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout")
 _WRITING = ("setitem", "setattr", "iadd", "isub", "imul", "itruediv", "ipow")
-_SUMS = ("sum", "mean", "amax")  # of marks, these are marked where any mark went in
-_INDEXED = ("getitem", "repeat_interleave")  # by a tensor: nothing marks can stand in for
+_SUMS = ("sum", "mean", "amax")  # applied to marks, these mark all results that any mark goes into
+_INDEXED = ("getitem", "repeat_interleave")  # indices cannot be replaced by marks
 
 NodeVisitor = Callable[[fx.Node, "ConstancyRun"], None]
 
 
 class ConstancyRun(fx.Interpreter):
-    """Runs the example in eval mode with marks beside every tensor; ``seen`` looks at each node before it runs."""
+    """A run of the example in eval mode that marks moving elements; ``seen`` is called before each node runs."""
 
     def __init__(self, module: fx.GraphModule, seen: NodeVisitor) -> None:
         super().__init__(module)
@@ -44,12 +44,12 @@ class ConstancyRun(fx.Interpreter):
         self._marks: dict[fx.Node, Any] = {}
         self._order = {node: index for index, node in enumerate(module.graph.nodes)}
         self._fixed: set[fx.Node] = set()  # computed from parameters alone
-        self._written: dict[int, int] = {}  # memory -> the last operation that wrote to it in place
+        self._written: dict[int, int] = {}  # address of a storage -> the last operation that wrote to it in place
 
     def run_node(self, n: fx.Node) -> Any:
         self._seen(n, self)
-        marks = fx.map_arg((n.args, n.kwargs), self.moving)  # before the operation writes over them
-        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._asks_for_zeros(n) else None
+        marks = fx.map_arg((n.args, n.kwargs), self.moving)  # before an in-place operation changes its arguments
+        possible = fx.map_arg((n.args, n.kwargs), self.possible) if self._needs_possible(n) else None
         result = super().run_node(n)
         if n.op == "get_attr" or (n.all_input_nodes and self._fixed.issuperset(n.all_input_nodes)):
             self._fixed.add(n)
@@ -61,13 +61,13 @@ class ConstancyRun(fx.Interpreter):
         return result
 
     def moving(self, n: fx.Node) -> Any:
-        """The marks of a node's result as it is now; all of it moves if its memory was written to since."""
+        """Return the current marks of a node's result; all of it moves if its storage was written to since."""
 
         def now(value: Any, marks: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             written = self._written.get(value.untyped_storage().data_ptr(), -1)
-            return _all(value) if written > self._order[n] else marks
+            return _all_moving(value) if written > self._order[n] else marks
 
         value = self.env[n]
         if isinstance(value, torch.Tensor):
@@ -77,7 +77,7 @@ class ConstancyRun(fx.Interpreter):
         return value
 
     def possible(self, n: fx.Node) -> Any:
-        """Where a node's result may be other than zero: it moves there, or stands at another value."""
+        """Return where a node's result may be nonzero: where it moves, or is another constant."""
 
         def other(value: Any, marks: Any) -> Any:
             return marks | (value != 0) if isinstance(value, torch.Tensor) else value
@@ -86,15 +86,15 @@ class ConstancyRun(fx.Interpreter):
 
     # Rules.
 
-    def _asks_for_zeros(self, n: fx.Node) -> bool:
+    def _needs_possible(self, n: fx.Node) -> bool:
         if n.op not in ("call_function", "call_method", "call_module"):
             return False
         family = family_of_call(None, self._op(n)) if n.op != "call_module" else None
         products = family is not None and bool(family.constants.function)
-        return products or self._op(n) in ("mul", "multiply") or self._knows_sizes(n)
+        return products or self._op(n) in ("mul", "multiply") or self._depends_on_size(n)
 
-    def _knows_sizes(self, n: fx.Node) -> bool:
-        """Whether a constant would be another for inputs of another size: a border, a sum. Zero stays zero."""
+    def _depends_on_size(self, n: fx.Node) -> bool:
+        """Return True if a nonzero constant depends on the input's size: padding, a sum."""
         op = self._op(n)
         padding = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         amount = getattr(padding, "padding", argument(n, 3, "padding", 0) if padding is None else 0)
@@ -106,19 +106,19 @@ class ConstancyRun(fx.Interpreter):
 
     def _marked(self, n: fx.Node, marks: Any, possible: Any, result: Any) -> Any:
         if n.op == "placeholder":
-            return tree_map(_all, result)
+            return tree_map(_all_moving, result)
         if n.op == "get_attr":
-            return tree_map(_none, result)
+            return tree_map(_none_moving, result)
         if n.op == "output" or not tree_any(lambda leaf: isinstance(leaf, torch.Tensor), result):
             return result
         module = self.fetch_attr(str(n.target)) if n.op == "call_module" else None
         op, effect = op_name(n, module), effect_of(rule_for(n, module))
         inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         if is_random_op(op, n, module):
-            return tree_map(_all, result)
+            return tree_map(_all_moving, result)
         if n in self._fixed:
-            return tree_map(_none, result)
-        if self._knows_sizes(n):
+            return tree_map(_none_moving, result)
+        if self._depends_on_size(n):
             marks = possible
             inside = [leaf for leaf in tree_leaves(marks) if isinstance(leaf, torch.Tensor)]
         marked: Any = None
@@ -127,27 +127,27 @@ class ConstancyRun(fx.Interpreter):
         if mark is not None:
             marked = mark(self, MarkedCall(n, module, marks, possible, result))
         elif not any(bool(leaf.any()) for leaf in inside):
-            return tree_map(_none, result)
+            return tree_map(_none_moving, result)
         elif effect is Effect.ELEMENTWISE and isinstance(result, torch.Tensor):
             marked = self._product(n, marks, possible) if op in ("mul", "multiply") else _union(inside, result)
         elif effect is Effect.PER_CHANNEL:
             marked = _per_channel(inside[0], result) if _batched(op, result) else None
         elif op in _SUMS or effect is Effect.REARRANGES:
             marked = self._run_on(n, marks)
-        return marked if _fits(marked, result) else tree_map(_all, result)
+        return marked if _fits(marked, result) else tree_map(_all_moving, result)
 
     def _product(self, n: fx.Node, marks: Any, possible: Any) -> Any:
-        """Zero times anything stays zero."""
+        """Return the marks of a product, which are zero where an operand is the constant zero."""
         (a, b), (ma, mb) = _pair(possible), _pair(marks)
         if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
             return ma if isinstance(ma, torch.Tensor) else mb
         return (ma & b) | (mb & a)
 
-    # Rules named in the table of families; None says that all of the result moves.
+    # Rules referenced in the table of families; None means that all of the result moves.
 
     def mark_linear_layer(self, call: MarkedCall) -> Any:
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         if type(call.module).forward is not nn.Linear.forward:
             return None
         args, kwargs = call.marks
@@ -163,18 +163,18 @@ class ConstancyRun(fx.Interpreter):
         return made if bias is None else made | (bias > 0)
 
     def mark_added_product(self, call: MarkedCall) -> Any:
-        """Of `addmm` only: the batched form is not followed."""
+        """Return the marks of `addmm`; None for `baddbmm`."""
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         if self._op(call.node) != "addmm":
             return None
         (start, a, b), (_, pa, pb) = (_floats(item[0]) for item in (call.marks, call.possible))
         return ((a @ pb + pa @ b) > 0) | (start > 0)
 
     def mark_product(self, call: MarkedCall) -> Any:
-        """One operand's marks at a time, with the others where they may be other than zero."""
+        """Return the union over operands of the product of one's marks with the others' possible nonzeros."""
         if not call.moves:
-            return _none(call.result)
+            return _none_moving(call.result)
         moved: Any = None
         for turn in range(sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(call.marks))):
             made = self._run_on(call.node, _swapped(call.marks, call.possible, turn))
@@ -184,7 +184,7 @@ class ConstancyRun(fx.Interpreter):
         return moved
 
     def mark_convolution(self, call: MarkedCall) -> Any:
-        """Channel by channel; padded, a constant that is not zero makes a border, so it counts as moving."""
+        """Return the marks per channel; with padding, nonzero constants count as moving, as their borders differ."""
         n, kernel = call.node, convolution_of(call.node, call.module, self.env.__getitem__)
         others = [self.moving(node) for node in n.all_input_nodes if kernel is None or node is not kernel.source]
         if kernel is None or any(bool(marks.any()) for marks in others if isinstance(marks, torch.Tensor)):
@@ -196,7 +196,7 @@ class ConstancyRun(fx.Interpreter):
         return made.view(shape).expand(call.result.shape)
 
     def _run_on(self, n: fx.Node, marks: Any) -> Any:
-        """The operation itself, on marks in the place of values."""
+        """Return the result of the operation itself on marks instead of values; None if it fails."""
         args, kwargs = (_floats(item) for item in marks)
         if self._op(n) in _INDEXED and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args[1:], kwargs))):
             return None
@@ -209,16 +209,17 @@ class ConstancyRun(fx.Interpreter):
 
 @dataclass(frozen=True)
 class MarkedCall:
-    """A node that has run: its arguments' marks, where they may be other than zero, and its result."""
+    """A node that has run, with its result and the marks and possible nonzeros of its arguments."""
 
     node: fx.Node
     module: Any
-    marks: Any  # (args, kwargs) with marks in the place of tensors
-    possible: Any  # the same, for functions that multiply
+    marks: Any  # (args, kwargs) with marks in place of tensors
+    possible: Any  # (args, kwargs) with possible nonzeros in place of tensors, for products
     result: Any
 
     @property
     def moves(self) -> bool:
+        """True if any element of an argument moves."""
         return any(bool(leaf.any()) for leaf in tree_leaves(self.marks) if isinstance(leaf, torch.Tensor))
 
 
@@ -234,26 +235,27 @@ class Convolution:
 
     @property
     def unpadded(self) -> bool:
-        """Whether it sees nothing but its input, all of it in the same way."""
+        """True if every output reads inputs only, with no padding."""
         amounts = self.padding if isinstance(self.padding, tuple | list) else [self.padding]
         return not self.transposed and all(amount in (0, "valid") for amount in amounts)
 
     @property
     def reading(self) -> torch.Tensor:
-        """Which input channels each output channel reads, as [outputs, inputs], groups spelt out."""
+        """The input channels that each output channel reads, as [outputs, inputs] over all groups."""
         blocks = [
             block.t() if self.transposed else block
             for block in (self.weight != 0).flatten(2).any(2).float().chunk(self.groups)
         ]
-        spelt_out: torch.Tensor = torch.block_diag(*blocks)
-        return spelt_out > 0
+        expanded: torch.Tensor = torch.block_diag(*blocks)
+        return expanded > 0
 
     def channel(self, x: torch.Tensor) -> int:
+        """Return the axis of an input's channels."""
         return x.ndim - self.weight.ndim + 1
 
 
 def convolution_of(n: fx.Node, module: Any, value: Callable[[fx.Node], Any]) -> Convolution | None:
-    """The convolution a node calls; ``value`` tells what a node among its arguments is worth."""
+    """Return the convolution that a node calls; ``value`` returns the value of an argument that is a node."""
     source = argument(n, 0, "input")
     if not isinstance(source, fx.Node):
         return None
@@ -269,17 +271,18 @@ def convolution_of(n: fx.Node, module: Any, value: Callable[[fx.Node], Any]) -> 
 
 
 def argument(n: fx.Node, position: int, name: str, default: Any = None) -> Any:
+    """Return an argument given by position or by name."""
     return n.args[position] if len(n.args) > position else n.kwargs.get(name, default)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------
 
 
-def _all(value: Any) -> Any:
+def _all_moving(value: Any) -> Any:
     return torch.ones_like(value, dtype=torch.bool) if isinstance(value, torch.Tensor) else value
 
 
-def _none(value: Any) -> Any:
+def _none_moving(value: Any) -> Any:
     return torch.zeros_like(value, dtype=torch.bool) if isinstance(value, torch.Tensor) else value
 
 
@@ -292,13 +295,13 @@ def _union(marks: list[torch.Tensor], result: torch.Tensor) -> torch.Tensor | No
     try:
         for mark in marks:
             moved = moved | mark
-    except RuntimeError:  # a tensor that only says of which type
+    except RuntimeError:  # a tensor that is passed for its type only has another shape
         return None
     return moved
 
 
 def _per_channel(moving: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
-    """Channels along axis 1 are kept apart, all else is taken together."""
+    """Return the marks of an operation on each channel (axis 1): a channel moves if any of its inputs does."""
     if moving.ndim < 2 or moving.shape[1] != result.shape[1]:
         return None
     channels = moving.transpose(0, 1).flatten(1).any(1)
@@ -306,7 +309,7 @@ def _per_channel(moving: torch.Tensor, result: torch.Tensor) -> torch.Tensor | N
 
 
 def _batched(op: str, result: Any) -> bool:
-    """Whether axis 1 is the channels: layers that know their dimensions take single samples as well."""
+    """Return True if axis 1 is the channels; layers of fixed dimension also accept unbatched samples."""
     spatial = next((int(digit) for digit in op if digit in "123"), None)
     pooled = "pool" in op.lower() or "InstanceNorm" in op
     return isinstance(result, torch.Tensor) and (not pooled or spatial is None or result.ndim == spatial + 2)
@@ -323,7 +326,7 @@ def _named(args: Any, kwargs: Any, position: int, name: str) -> Any:
 
 
 def _swapped(marks: Any, possible: Any, turn: int) -> Any:
-    """Marks for one of the tensors, the possible for the others."""
+    """Return the arguments with marks for the tensor number ``turn`` and possible nonzeros for the others."""
     count = -1
 
     def choose(mark: Any, other: Any) -> Any:
@@ -349,15 +352,16 @@ def _fits(marks: Any, result: Any) -> bool:
 
 
 def is_random_op(op: str, n: fx.Node, module: nn.Module | None) -> bool:
+    """Return True if an operation draws random numbers in eval mode."""
     if op in _DROPOUTS:
         training = n.args[2] if len(n.args) > 2 else n.kwargs.get("training", True)
-        follows = isinstance(training, fx.Node) and training.op == "get_attr"  # the mode, which is eval here
+        follows = isinstance(training, fx.Node) and training.op == "get_attr"  # self.training, which is False here
         return module is None and training is not False and not follows
-    return module is None and op in _CHANCE
+    return module is None and op in _RANDOM
 
 
 def _writes(n: fx.Node, root: nn.Module) -> bool:
-    """Whether a node writes over its first argument."""
+    """Return True if a node changes its first argument in place."""
     if n.op == "call_module":
         return bool(getattr(root.get_submodule(str(n.target)), "inplace", False))
     if n.op not in ("call_function", "call_method"):

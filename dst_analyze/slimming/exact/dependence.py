@@ -1,11 +1,10 @@
-"""Which units can leave because nothing of them reaches what stays.
+"""Find the units that can be removed because nothing of them reaches the units that stay.
 
 Wherever values are summed along an axis of channels (linear layers, convolutions, products, sums, states), a unit
-**leaks** if one of its places may hold something other than zero and a weight that is not zero carries it to a place
-that stays. Everything else the coupling understands works place by place, or is marked as inexact by its rule. So a
-set of units none of which leaks can leave together, and the rest computes what it did. The largest such set is found
-by starting with all that may leave and putting back what leaks, until nothing does: units that only read each other
-leave too.
+**leaks** if one of its positions may be nonzero and a nonzero weight carries it to a position that stays. All other
+operations that the coupling supports are elementwise along channels, or their rule marks them as inexact. So a set of
+units none of which leaks can be removed without changing the rest. The largest such set is found by starting with all
+removable units and keeping those that leak until none does, which also removes units that only read each other.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ Constants = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 _UNIFORM = 1e-6
-"""How far a constant may differ between places, as a share of it: a pooled constant is rounded here and there."""
+"""The largest relative difference of a constant between positions, for rounding in pooling."""
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of products: for each factor where it may be other than zero, and the letters of its axes.
+    """A sum of products in einsum notation: for each factor its possible nonzeros and the letters of its axes.
 
-    ``units`` are those along each letter; ``summed`` the letters summed over. ``folds``: places along the summed
-    letter of a plain layer that hold a constant, which the layer's bias can take over.
+    ``summed`` are the letters summed over, ``units`` the units along each letter. ``folds``: positions along the
+    summed letter of a plain layer that hold a constant, which the layer's bias can absorb.
     """
 
     factors: list[tuple[Bools, str]]
@@ -53,12 +52,12 @@ class Sum:
 
     @property
     def shared(self) -> list[str]:
-        """Letters along which factors meet."""
+        """The letters that are summed over or belong to several factors."""
         counts = Counter("".join(own for _, own in self.factors))
         return [letter for letter, count in counts.items() if count > 1 or letter in self.summed]
 
     def shortened(self) -> Sum:
-        """Without the axes that are nobody's: a place is possible if it is anywhere along them."""
+        """Return the sum without axes that no unit or other factor has; a position is possible if it is along them."""
         needed = {*self.shared, *self.units}
         factors = []
         for possible, own in self.factors:
@@ -67,12 +66,12 @@ class Sum:
         return replace(self, factors=factors)
 
     def leaving(self, leaves: Mask, letter: str) -> Bools | None:
-        """Which places along a letter leave; None if no unit runs along it."""
+        """Return the positions along a letter that are removed; None if no unit runs along it."""
         found = [leaves[units] & (units >= 0) for units in self.units.get(letter, [])]
         return np.logical_or.reduce(found) if found else None
 
     def leaks(self, leaves: Mask) -> set[int]:
-        """Units among those that leave from which something gets to what stays."""
+        """Return the units to be removed that reach a position that stays."""
         blamed: set[int] = set()
         for letter in self.summed:
             gone = self.leaving(leaves, letter)
@@ -87,7 +86,7 @@ class Sum:
         return blamed
 
     def _reached(self, leaves: Mask, letter: str) -> Bools:
-        """Places along a summed letter that carry something to an output that stays."""
+        """Return the positions along a summed letter that reach an output that stays."""
         shared = self.shared
         total: Any = np.ones([1] * len(shared), np.bool_)
         for possible, own in self.factors:
@@ -107,7 +106,7 @@ class Sum:
 
 
 class DependenceCollector:
-    """Looks at every node of a run and notes its sums; ``blocked`` units were met by what cannot be judged."""
+    """A visitor that collects the sums of every node; ``blocked`` units were read by unsupported operations."""
 
     def __init__(self, module: fx.GraphModule, coupling: Coupling, movable: Mask) -> None:
         self.sums: list[Sum] = []
@@ -125,14 +124,14 @@ class DependenceCollector:
         module: Any = run.fetch_attr(str(n.target)) if n.op == "call_module" else None
         parameters = [self._coupling.parameters.get(name) for name in self._tensor_names(n, module).values()]
         met = [self._layout(node) for node in n.all_input_nodes]
-        if not any(self._touches(layout) for layout in (*met, *parameters)):
+        if not any(self._has_removable(layout) for layout in (*met, *parameters)):
             return
         try:
-            self._look(n, module, run)
+            self._collect(n, module, run)
         except _UnclearError:
             self._block([*met, *parameters, self._layout(n)])
 
-    def _look(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
+    def _collect(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         op = op_name(n, module)
         family = family_of_call(module, op)
         note = family.sums.find(layer=module is not None) if family is not None else None
@@ -143,19 +142,19 @@ class DependenceCollector:
         elif is_random_op(op, n, module) or not _place_by_place(rule_for(n, module)):
             raise _UnclearError
 
-    # Kinds of sums: these are named in the table of families.
+    # Kinds of sums, referenced in the table of families.
 
     def note_linear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         x = _tensor(n, 0, "input")
         weight = _bools(module.weight != 0) if module is not None else self._possible(_tensor(n, 1, "weight"), run)
         lead, read = _letters(x, run)[:-1], "oi" if weight.ndim == 2 else "i"
         found = Sum([(self._possible(x, run), f"{lead}i"), (weight, read)], "i")
-        self._enter(found, f"{lead}i", self._layout(x))
+        self._add_units(found, f"{lead}i", self._layout(x))
         if module is None:
-            self._enter(found, read, self._layout(_tensor(n, 1, "weight")))
+            self._add_units(found, read, self._layout(_tensor(n, 1, "weight")))
         if weight.ndim == 2:
-            self._enter(found, f"{lead}o", self._layout(n))
-        self._note(found if module is None else self._folded(found, n, module, run))
+            self._add_units(found, f"{lead}o", self._layout(n))
+        self._add_sum(found if module is None else self._folded(found, n, module, run))
 
     def note_convolution(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         kernel = convolution_of(n, module, run.env.__getitem__)
@@ -167,11 +166,11 @@ class DependenceCollector:
             reading = np.ones_like(reading)
         ins = f"{lead[:channel]}i{lead[channel + 1 :]}"
         found = Sum([(self._possible(x, run), ins), (reading, "oi")], "i")
-        self._enter(found, ins, self._layout(x))
-        # Of the result the channels only: along the other axes places are not the same before and after.
-        self._enter(found, "o", _only(self._layout(n), channel))
+        self._add_units(found, ins, self._layout(x))
+        # Only the channels of the result: along its other axes positions differ from those of the input.
+        self._add_units(found, "o", _only(self._layout(n), channel))
         foldable = module is not None and kernel.unpadded and kernel.groups == 1
-        self._note(self._folded(found, n, module, run, channel) if foldable else found)
+        self._add_sum(self._folded(found, n, module, run, channel) if foldable else found)
 
     def note_product(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         self._product(n, 0, run)
@@ -185,7 +184,7 @@ class DependenceCollector:
         batch = "ABCDEFGH"[: max(one, two, 2) - 2]
         first = "i" if one == 1 else f"{batch[len(batch) - one + 2 :]}li"
         second = "i" if two == 1 else f"{batch[len(batch) - two + 2 :]}ir"
-        self._letters_note([a, b], [first, second], "i", run)
+        self._add_lettered([a, b], [first, second], "i", run)
 
     def note_einsum(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         tensors = [arg for arg in tree_leaves(list(n.args[1:])) if isinstance(arg, fx.Node)]
@@ -194,7 +193,7 @@ class DependenceCollector:
             raise _UnclearError
         inputs, output = spelt
         summed = "".join(dict.fromkeys(k for own in inputs for k in own if k not in output))
-        self._letters_note(tensors, inputs, summed, run)
+        self._add_lettered(tensors, inputs, summed, run)
 
     def note_bilinear(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
         one, two = _tensor(n, 0, "input1"), _tensor(n, 1, "input2")
@@ -202,26 +201,26 @@ class DependenceCollector:
         factors = [(self._possible(one, run), f"{lead}i"), (self._possible(two, run), f"{lead}j")]
         found = Sum([*factors, (_bools(module.weight != 0), "oij")], "ij")
         for node, letter in ((one, "i"), (two, "j"), (n, "o")):
-            self._enter(found, f"{lead}{letter}", self._layout(node))
-        self._note(found)
+            self._add_units(found, f"{lead}{letter}", self._layout(node))
+        self._add_sum(found)
 
     def note_dot_product_attention(self, n: fx.Node, module: None, run: ConstancyRun) -> None:
         if argument(n, 7, "enable_gqa", False):
             raise _UnclearError
         query, key, value = (_tensor(n, i, name) for i, name in enumerate(("query", "key", "value")))
         batch = "ABCDEFGH"[: run.env[query].ndim - 2]
-        self._letters_note([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)
-        # The softmax runs over the keys: one that leaves changes the weight of the others.
+        self._add_lettered([query, key], [f"{batch}ld", f"{batch}sd"], "d", run)
+        # The softmax runs over the keys: removing one changes the weights of the others.
         self._block([_only(self._layout(node), -2) for node in (key, value)])
 
     def _sum(self, n: fx.Node, run: ConstancyRun) -> None:
         x, dim = _tensor(n, 0, "input"), argument(n, 1, "dim")
         letters = _letters(x, run)
         dims = [dim] if isinstance(dim, int) else dim if isinstance(dim, tuple | list) else range(len(letters))
-        self._letters_note([x], [letters], "".join(letters[d] for d in dims), run)
+        self._add_lettered([x], [letters], "".join(letters[d] for d in dims), run)
 
     def note_recurrent(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
-        """A state may hold anything: a hidden unit leaves if no weight that is left reads it."""
+        """Add the sums of a recurrent layer; states count as nonzero, so only unread hidden units are removed."""
         x = _tensor(n, 0, "input")
         if not isinstance(run.env[x], torch.Tensor):  # packed
             raise _UnclearError
@@ -230,14 +229,14 @@ class DependenceCollector:
             if not name.startswith("weight"):
                 continue
             found = Sum([(_bools(getattr(module, name) != 0), "oi")], "i")
-            self._enter(found, "oi", self._coupling.parameters.get(full))
+            self._add_units(found, "oi", self._coupling.parameters.get(full))
             if name in ("weight_ih", "weight_ih_l0", "weight_ih_l0_reverse"):
                 found.factors.append((self._possible(x, run), f"{lead}i"))
-                self._enter(found, f"{lead}i", self._layout(x))
-            self._note(found)
+                self._add_units(found, f"{lead}i", self._layout(x))
+            self._add_sum(found)
 
     def note_attention(self, n: fx.Node, module: Any, run: ConstancyRun) -> None:
-        """What is read by the projections, and the heads by the last of them."""
+        """Add the sums of the input projections, and that of the output projection, which reads the heads."""
         sources = [_tensor(n, i, name) for i, name in enumerate(("query", "key", "value"))]
         packed = module.in_proj_weight is not None
         names = ["in_proj_weight"] * 3 if packed else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
@@ -245,28 +244,28 @@ class DependenceCollector:
         for x, name in zip(sources, names, strict=True):
             lead = _letters(x, run)[:-1]
             found = Sum([(self._possible(x, run), f"{lead}i"), (_bools(getattr(module, name) != 0), "oi")], "i")
-            self._enter(found, f"{lead}i", self._layout(x))
-            self._enter(found, "oi", self._coupling.parameters.get(own[name]))
-            self._note(found)
+            self._add_units(found, f"{lead}i", self._layout(x))
+            self._add_units(found, "oi", self._coupling.parameters.get(own[name]))
+            self._add_sum(found)
         found = Sum([(_bools(module.out_proj.weight != 0), "oi")], "i")
-        self._enter(found, "oi", self._coupling.parameters.get(f"{n.target}.out_proj.weight"))
-        self._note(found)
+        self._add_units(found, "oi", self._coupling.parameters.get(f"{n.target}.out_proj.weight"))
+        self._add_sum(found)
 
     # Notes.
 
-    def _letters_note(self, nodes: Sequence[fx.Node], letters: Sequence[str], summed: str, run: ConstancyRun) -> None:
+    def _add_lettered(self, nodes: Sequence[fx.Node], letters: Sequence[str], summed: str, run: ConstancyRun) -> None:
         factors = [(self._possible(node, run), own) for node, own in zip(nodes, letters, strict=True)]
         found = Sum(factors, summed)
         for node, own in zip(nodes, letters, strict=True):
-            self._enter(found, own, self._layout(node))
-        self._note(found)
+            self._add_units(found, own, self._layout(node))
+        self._add_sum(found)
 
-    def _note(self, found: Sum) -> None:
+    def _add_sum(self, found: Sum) -> None:
         if any(letter in found.units for letter in found.summed):
             self.sums.append(found.shortened())
 
-    def _enter(self, found: Sum, letters: str, layout: Any) -> None:
-        """The units along each letter; axes along which nothing can leave are looked at as a whole."""
+    def _add_units(self, found: Sum, letters: str, layout: Any) -> None:
+        """Add the units along each letter, for axes along which units may be removed."""
         if not isinstance(layout, Layout):
             return
         for letter, units in zip(letters, layout.axes, strict=True):
@@ -275,7 +274,7 @@ class DependenceCollector:
                     found.units.setdefault(letter, []).append(vector)
 
     def _folded(self, found: Sum, n: fx.Node, module: nn.Module, run: ConstancyRun, dim: int = -1) -> Sum:
-        """Constants that a plain layer reads, and that its bias could hold instead."""
+        """Return the sum with the constants that a plain layer reads and that its bias can absorb."""
         if not self._plain(n, module):
             return found
         x = argument(n, 0, "input")
@@ -286,13 +285,13 @@ class DependenceCollector:
         return replace(found, layer=str(n.target), folds=folds, constants=value.mean(1).cpu().numpy())
 
     def _plain(self, n: fx.Node, module: nn.Module) -> bool:
-        """A layer called once, of torch's own making, whose bias is nobody else's."""
+        """Return True for a layer with torch's own forward, no hooks and an unshared bias that is called once."""
         own = self._tensor_names(n, module)
         shared = [name for name, first in self._names.items() if first == own.get("bias")]
         torchs = type(module).forward.__module__.startswith("torch.")
         return torchs and self._calls[str(n.target)] == 1 and len(shared) < 2 and not _hooked(module)
 
-    # Odds and ends.
+    # Helpers.
 
     def _possible(self, node: Any, run: ConstancyRun) -> Bools:
         return _bools(run.possible(node))
@@ -301,13 +300,13 @@ class DependenceCollector:
         return self._coupling.activations.get(node.name) if isinstance(node, fx.Node) else None
 
     def _tensor_names(self, n: fx.Node, module: nn.Module | None) -> dict[str, str]:
-        """A layer's own tensors by the names they go by."""
+        """Return the full names of a layer's tensors by their names in the layer."""
         if module is None:
             return {}
         named = [*module.named_parameters(), *module.named_buffers()]
         return {name: self._names.get(f"{n.target}.{name}", f"{n.target}.{name}") for name, _ in named}
 
-    def _touches(self, layout: Any) -> bool:
+    def _has_removable(self, layout: Any) -> bool:
         return any(bool(self._movable[units[units >= 0]].any()) for units in _units(layout))
 
     def _block(self, layouts: Iterable[Any]) -> None:
@@ -317,7 +316,7 @@ class DependenceCollector:
 
 
 def largest(sums: Sequence[Sum], leaves: Mask) -> Mask:
-    """Of the units that may leave, the most that can without any of them leaking."""
+    """Return the largest set of removable units none of which leaks."""
     leaves = leaves.copy()
     while blamed := set().union(*(found.leaks(leaves) for found in sums)):
         leaves[list(blamed)] = False
@@ -325,7 +324,7 @@ def largest(sums: Sequence[Sum], leaves: Mask) -> Mask:
 
 
 class _UnclearError(Exception):
-    """A node that cannot be judged: the units it meets stay."""
+    """A node is not supported, so the units that it reads stay."""
 
 
 def _tensor(n: fx.Node, position: int, name: str) -> fx.Node:
@@ -336,7 +335,7 @@ def _tensor(n: fx.Node, position: int, name: str) -> fx.Node:
 
 
 def _place_by_place(rule: ChannelRule | None) -> bool:
-    """True if no sum over channels hides behind a rule; what a user registered may be anything."""
+    """Return True if a rule's operation does not sum over channels; False for rules that a user registered."""
     return rule is None or effect_of(rule) is not Effect.UNKNOWN
 
 

@@ -1,10 +1,10 @@
-"""Exact removal: units that can leave a model with zeros in its weights without a change of what it computes.
+"""Exact removal of units from a model with zeros in its weights, without changing what it computes.
 
-Three kinds: units nobody reads (the weights that read them are zero), units that are zero where they are read, and
-units that are another constant there, which the reader's bias takes over. What cannot be proven stays: a constant into
-a padded convolution (its border would change), units under a norm over channels, and whatever a weight computed from
-parameters (weight standardisation) still carries. It holds in eval mode: batch norm's running averages are a part of
-the constants.
+Three kinds of units are removed: unread ones (the weights that read them are zero), those that are zero where they are
+read, and those that are another constant there, which the reader's bias absorbs. Units stay if that cannot be proven:
+a constant into a padded convolution (its border would change), units below a norm over channels, and those read by
+weights that are computed from parameters (weight standardisation). The result is exact in eval mode only, as batch
+norm's running averages are a part of the constants.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dst_analyze.slimming.exact.dependence import Constants, DependenceCollector
 from dst_analyze.slimming.surgery.build import Removal, slim
 
 _DIFFERENCE = 1e-4
-"""Of the largest output: more than float32 rounds off, and a defect of this program."""
+"""The largest difference, as a share of the largest output, that rounding can explain; more is a defect."""
 
 
 @dataclass(frozen=True)
 class DeadUnits:
-    """What can leave (`slim` takes it as it is), and the constants that layers have to take over, input by input."""
+    """The removable units, for `slim`, and the constants per input that each layer's bias has to absorb."""
 
     removal: Removal
     folds: Mapping[str, Constants] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class DeadUnits:
 
 @dataclass(frozen=True)
 class ExactSlim:
-    """A model that computes what the masked one does.
+    """A model without its dead channels that computes the same as the original.
 
-    ``removals``: what left, in the order it did; of a group that lost units, others may belong together afterwards.
+    ``removals``: the removed units of each round. Each round has other groups, as removing units can split them.
     """
 
     model: fx.GraphModule
@@ -54,9 +54,29 @@ class ExactSlim:
 
 
 def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
-    """A masked model (or one with zeros in its weights) without its dead channels; the model itself is not touched.
+    """Return a copy of a masked model without its dead channels; outputs change by rounding only.
 
-    In eval mode and for inputs of the example's size, any batch, the outputs are the same but for rounding.
+    That holds in eval mode, for inputs of the example's size with any batch size.
+
+    Args:
+        model: A masked model, or any model with zeros in its weights.
+        example_inputs: Inputs to trace the model with: a tensor, or a tuple or dict of them.
+
+    Returns:
+        The smaller model (``model``), what was removed (``removals``), and the parameters before and after.
+
+    Raises:
+        ModelError: The model has no graph.
+
+    Example:
+        >>> import torch
+        >>> from dst_analyze import remove_dead_channels
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> with torch.no_grad():
+        ...     _ = net[2].weight[:, 3:].zero_()  # only three hidden units are read
+        >>> small = remove_dead_channels(net, torch.randn(2, 4))
+        >>> small.params, small.new_params
+        (58, 23)
     """
     plain = model.unmasked() if isinstance(model, MaskedModel) else deep_copy(model)
     traced = trace_model(plain.eval(), example_inputs)
@@ -65,7 +85,7 @@ def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
     while True:
         coupling = couple_channels(traced)
         dead = dead_units(traced, coupling)
-        if _give_biases(traced, dead.folds):
+        if _add_missing_biases(traced, dead.folds):
             continue  # the new biases have channels too
         _fold(traced, dead.folds)
         small = slim(traced, dead.removal, coupling=coupling)
@@ -79,7 +99,7 @@ def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
 
 
 def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
-    """Units that can be removed without changing the outputs, as the weights are."""
+    """Return the units that can be removed without changing the outputs."""
     if traced.graph_module is None:
         return DeadUnits({})
     groups = [group for group in coupling.removable if not group.inexact]
@@ -92,8 +112,8 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
     leaves &= ~readers.blocked
     while True:
         leaves = largest(readers.sums, leaves)
-        # Some have to stay: then what leaks into those has to stay as well.
-        spared = [unit for group in groups for unit in _spared(group.units, group.floor, leaves)]
+        # Units kept for a group's floor count as staying, so units that leak into them stay as well.
+        spared = [unit for group in groups for unit in _units_to_keep(group.units, group.floor, leaves)]
         if not spared:
             break
         leaves[spared] = False
@@ -107,15 +127,15 @@ def dead_units(traced: TracedModel, coupling: Coupling) -> DeadUnits:
     )
 
 
-def _spared(units: tuple[int, ...], floor: int, leaves: Mask) -> list[int]:
-    """Units that have to stay so that the floor is kept."""
+def _units_to_keep(units: tuple[int, ...], floor: int, leaves: Mask) -> list[int]:
+    """Return removable units of a group that have to stay to keep its floor."""
     going = [unit for unit in units if leaves[unit]]
     missing = floor - (len(units) - len(going))
     return going[:missing] if missing > 0 else []
 
 
 def _folds(found: Sum, leaves: Mask) -> Constants | None:
-    """The constants that leave, zero for all places that stay."""
+    """Return the constants of the removed positions and zeros for those that stay; None if all are zero."""
     gone = found.leaving(leaves, found.summed) if found.constants is not None else None
     if gone is None or found.folds is None or found.constants is None:
         return None
@@ -123,8 +143,8 @@ def _folds(found: Sum, leaves: Mask) -> Constants | None:
     return constants if constants.any() else None
 
 
-def _give_biases(traced: TracedModel, folds: Mapping[str, Constants]) -> bool:
-    """Biases of zeros for the layers that have to take over a constant and have none."""
+def _add_missing_biases(traced: TracedModel, folds: Mapping[str, Constants]) -> bool:
+    """Add zero biases to layers that have to absorb a constant and have none; return True if any was added."""
     bare: list[Any] = [layer for layer in _layers(traced, folds) if layer.bias is None]
     for layer in bare:
         layer.bias = nn.Parameter(layer.weight.new_zeros(layer.weight.shape[0]), layer.weight.requires_grad)
@@ -139,7 +159,7 @@ def _fold(traced: TracedModel, folds: Mapping[str, Constants]) -> None:
 
 
 def _layers(traced: TracedModel, folds: Mapping[str, Constants]) -> list[Any]:
-    """Of the graph, which is a copy: the user's model is not touched."""
+    """Return the layers by name, from the graph, which is a copy of the user's model."""
     return [traced.graph_module.get_submodule(name) for name in folds] if traced.graph_module is not None else []
 
 
@@ -152,7 +172,7 @@ def _outputs(module: fx.GraphModule | None, tensors: Sequence[torch.Tensor]) -> 
 
 
 def _refuse_difference(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> None:
-    """The proof is in the rules; a defect in one of them would show here."""
+    """Raise if outputs differ by more than rounding, which a defect in a rule would cause."""
     for one, two in zip(before, after, strict=True):
         if not one.numel():
             continue

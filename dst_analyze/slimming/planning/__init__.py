@@ -1,1 +1,1 @@
-"""A coupling, a ranking and a budget become a `SlimPlan`: widths, with reasons."""
+"""Planning: from a coupling, a ranking and a budget to a `SlimPlan`, with a reason for each width."""

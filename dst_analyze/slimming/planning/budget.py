@@ -1,4 +1,4 @@
-"""Widths under a budget: a rule says how wide a group is at some generosity, the budget says how generous to be."""
+"""Widths within a budget: a rule gives each group's width at some generosity, and the budget sets the generosity."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dst_analyze.slimming.planning.plan_types import Limits
 Widths = dict[str, int]
 
 TOLERANCE = 0.02
-"""How far a reached budget may lie from the one asked for, as a share of it."""
-_STRAYED = 0.05  # of its width, that a group may be off to give the others' rounding back
+"""The largest deviation of a reached budget from the requested one, as a share of it."""
+_ROUNDING_SLACK = 0.05  # of its width: how far a group may deviate to compensate the others' rounding
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
 _ALIKE_HALVINGS = 20
-_PRICINGS = 12  # prices settle within a percent in half as many
+_PRICINGS = 12  # prices converge to within a percent in half as many
 
 
 @dataclass(frozen=True)
 class WidthRule:
-    """How wide a group is: from it, its evidence, its price and a generosity to the share of its units that stay.
+    """A rule for widths: from a group, its evidence, its price and a generosity to the share of its units that stay.
 
-    The share rises with generosity, from none to all. The price of a group is what would hang on it at its full width,
-    as a share of the model, the others being as narrow as they are going to be; it counts where a rule is ``priced``.
-    ``factors`` are what a share is multiplied by besides its density to the ``power``, by name.
+    The share rises with generosity, from none to all. The price of a group is the share of the model's cost that
+    depends on it at its full width, with the other groups at their final widths; only ``priced`` rules use it.
+    ``factors`` are the named factors of a share besides its density to the ``power``.
     """
 
     share: Callable[[Group, GroupEvidence, float, float], float]
@@ -42,25 +42,20 @@ class WidthRule:
 
 
 def _balance_factors(group: Group, price: float) -> dict[str, float]:
-    """Return what a balanced share owes to the layers that use a group, to its price and to its width."""
+    """Return the factors of a balanced share for the layers that use a group, its price and its width."""
     width = group.width * group.per_unit
     return {"uses": math.sqrt(group.uses), "price": 1 / math.sqrt(price), "width": width ** (-1 / 3)}
 
 
 def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: float) -> float:
-    """What narrowing costs in quality against what it saves.
+    """Return the share that balances the loss of quality against the cost saved.
 
-    A group of w channels, each needed as much as its density d says, loses d² ∛W / w in each of the u layers that make
-    or read it, W being the width it had. The least loss in sum, for a given cost, has w = g · d · √(u ∛W / c) with c
-    the cost of one channel: as in Neyman's allocation of samples to strata. As a share of W that is
-    g · d · √(u / (c W · ∛W²)), and c W is the price.
+    A group of w channels of density d, narrowed from W, is taken to lose d² ∛W / w in each of the u layers that make
+    or read it. The least total loss at a given cost has w = g · d · √(u ∛W / c), with c the cost of one channel, as in
+    Neyman's allocation of samples to strata. As a share of W that is g · d · √(u / (c W · ∛W²)), and c W is the price.
 
-    ∛W lies between two beliefs. With W in its place half of a layer is worth the same in a wide one as in a narrow one,
-    and width that somebody planted passes for a need: 64 channels for 16 in the first of four convolutions were cut to
-    35, now to 23 (with √W to 26). With 1 the width that a layer had says nothing: 18. On LeNet-5, ResNet-14 and VGG-16
-    no power from 0 to 1 stood out from the noise between seeds (docs/slimming.md). Without u, what runs past many
-    residual blocks would be cut for its price, which is all theirs: a ResNet-14 at half its MACs then scored 53.5 on
-    CIFAR-10's subset, with it 54.2 to 56.0 (a point between seeds).
+    ∛W is how much the width that a layer had counts as evidence of its need. The factor u keeps channels that run
+    past many residual blocks from being cut for a price that is the blocks'. docs/slimming.md has the measurements.
     """
     return generosity * evidence.density * math.prod(_balance_factors(group, price).values())
 
@@ -69,7 +64,7 @@ RULES: dict[str, WidthRule] = {
     "balance": WidthRule(_balance, priced=True, factors=_balance_factors),
     "density": WidthRule(lambda group, evidence, price, generosity: generosity * evidence.density),
     "sqrt": WidthRule(lambda group, evidence, price, generosity: generosity * math.sqrt(evidence.density), power=0.5),
-    # Every unit by its own density: a group of a few dense units and many empty ones keeps the few.
+    # By each unit's density, so that a group of a few dense units and many empty ones keeps the few.
     "units": WidthRule(
         lambda group, evidence, price, generosity: float(np.minimum(generosity * evidence.sorted_units, 1.0).mean())
     ),
@@ -78,18 +73,18 @@ DEFAULT_RULE = "balance"
 
 
 def check_asked(options: Mapping[str, Any]) -> None:
-    """Refuse options of a suggestion (those of `suggest_widths`) that make no budget."""
+    """Raise on options of `suggest_widths` that are no valid rule or budget."""
     rule = options.get("rule", DEFAULT_RULE)
     if rule not in RULES:
         raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
     for name, share in options.items():
         if name.startswith("target_") and share is not None and not 0 < share < 1:
             option = f"--{name.replace('_', '-')}"
-            raise OptionError(f"{share} is not a share between 0 and 1", place=option, hint="such as 0.5")
+            raise OptionError(f"{share} is not a share between 0 and 1", place=option, hint="give one such as 0.5")
 
 
 def why_kept(limits: Limits, group: Group) -> str:
-    """Why a group stays as it is; empty if it need not."""
+    """Return why a group keeps its width; empty if it may be narrowed."""
     layers = group.layers("produces")
     if any(fnmatchcase(name, pattern) for name in (group.name, *layers) for pattern in limits.keep):
         return "kept, as asked"
@@ -98,7 +93,7 @@ def why_kept(limits: Limits, group: Group) -> str:
 
 
 def allowed_widths(limits: Limits, group: Group) -> list[int]:
-    """The widths a group may have, in units, narrowest first; whole heads are not rounded to eights."""
+    """Return the allowed widths of a group in units, narrowest first; whole heads are not rounded."""
     per_unit = group.per_unit
     step = max(1, -(-limits.round_to // per_unit)) if per_unit < limits.round_to else 1
     channels = limits.least(group.layers("produces"), group.width * per_unit)
@@ -110,7 +105,7 @@ def allowed_widths(limits: Limits, group: Group) -> list[int]:
 def widths_for(
     groups: Iterable[Group], evidence: Evidence, rule: WidthRule, limits: Limits, budgets: Sequence[Budget]
 ) -> Widths:
-    """The most generous widths within all budgets, then rounded, the rounding's error given back."""
+    """Return the most generous widths within all budgets, rounded, with the rounding's error compensated."""
     groups = [group for group in groups if not why_kept(limits, group)]
     allowed = {group.name: allowed_widths(limits, group) for group in groups}
     prices = dict.fromkeys(allowed, 1.0)
@@ -128,14 +123,14 @@ def widths_for(
         wanted = ideal(_generosity(lambda generosity: used(_floored(ideal(generosity))) <= 1))
         tightest = max(budgets, key=lambda budget: budget.used(wanted))
         whole = prices_at(tightest.cost, groups, wanted)
-        # Halfway between the old prices and the new: two groups that price each other would otherwise take turns.
+        # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
         prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
     return _balanced(_nearest(wanted, allowed), wanted, allowed, used)
 
 
 def prices_at(cost: Cost, groups: Iterable[Group], widths: Mapping[str, float]) -> dict[str, float]:
-    """Return the price of each group at given widths: what would hang on it if it alone had its full width."""
-    now = cost.hanging(widths)
+    """Return the price of each group at given widths: the cost that depends on it if it alone had its full width."""
+    now = cost.dependent_shares(widths)
     return {g.name: now[g.name] * g.width / widths.get(g.name, g.width) for g in groups}
 
 
@@ -152,7 +147,7 @@ def share_alike(groups: Sequence[Group], used: Callable[[Mapping[str, float]], f
 
 
 def _generosity(fits: Callable[[float], bool]) -> float:
-    """The largest that fits, by halving."""
+    """Return the largest generosity that fits, by bisection."""
     low, high = 0.0, _MOST_GENEROUS
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5 if low else high / 2**20
@@ -174,7 +169,7 @@ def _balanced(
     allowed: Mapping[str, list[int]],
     used: Callable[[Mapping[str, float]], float],
 ) -> Widths:
-    """Step by step towards the budget, by the group whose rounding strayed furthest the other way."""
+    """Return widths closer to the budget, changing in each step the group that was rounded furthest the other way."""
     seen = {tuple(widths.values())}
     while abs(used(widths) - 1) > TOLERANCE / 4:
         up = used(widths) < 1
@@ -196,17 +191,17 @@ def _balanced(
 
 
 def _near(steps: list[int], at: int, wanted: float) -> bool:
-    """Whether a width is one of the two around the wanted one, or nearly: no cheap group is to pay for all others."""
+    """Return True if a width is close to the wanted one, so that no cheap group compensates for all others."""
     low = max((step for step in steps if step <= wanted), default=steps[0])
     high = min((step for step in steps if step >= wanted), default=steps[-1])
-    return low <= steps[at] <= high or abs(steps[at] - wanted) <= _STRAYED * wanted
+    return low <= steps[at] <= high or abs(steps[at] - wanted) <= _ROUNDING_SLACK * wanted
 
 
 class Cost:
-    """Parameters or MACs at given widths, counted from the layouts without building anything."""
+    """The parameters or MACs of a model at given widths, computed from layouts without building it."""
 
     def __init__(self, coupling: Coupling, weights: Mapping[str, float]) -> None:
-        """``weights``: what each parameter of the model costs as it is."""
+        """``weights``: the cost of each parameter at full width."""
         group_of = {unit: group for group in coupling.removable for unit in group.units}
         self._widths = {group.name: group.width for group in coupling.removable}
         self._fixed = sum(cost for name, cost in weights.items() if name not in coupling.parameters)
@@ -217,11 +212,12 @@ class Cost:
         }
 
     def of(self, widths: Mapping[str, float]) -> float:
+        """Return the cost at given widths; groups that are not named have their full width."""
         part = self._parts(widths)
         return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
 
-    def hanging(self, widths: Mapping[str, float]) -> dict[str, float]:
-        """What hangs on each group, as a share of the whole model: how fast the cost falls with the group's width."""
+    def dependent_shares(self, widths: Mapping[str, float]) -> dict[str, float]:
+        """Return the share of the model's cost that depends on each group: its derivative by the group's width."""
         part, found = self._parts(widths), dict.fromkeys(self._widths, 0.0)
         for name, cost in self._costs.items():
             left = cost * _left(self._axes[name], part)
@@ -239,13 +235,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Budget:
-    """A share of what a model costs."""
+    """A share of a model's cost."""
 
     cost: Cost
     share: float
 
     def used(self, widths: Mapping[str, float]) -> float:
-        """How much of the budget widths take: 1 is all of it."""
+        """Return the share of the budget that widths use; 1 is all of it."""
         return self.cost.of(widths) / (self.share * self.cost.of({}))
 
 
@@ -257,7 +253,7 @@ def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) ->
 
 
 def _shares(units: list[int], group_of: Mapping[int, Group]) -> dict[str, float]:
-    """What share of an axis belongs to which group; "" is what belongs to none."""
+    """Return the share of an axis that belongs to each group; "" stands for no group."""
     shares: dict[str, float] = {}
     for unit in units:
         name = group_of[unit].name if unit in group_of else ""

@@ -1,13 +1,12 @@
-"""What the sweep says of each group of channels: how much of it remained, as seen from both its ends.
+"""The evidence of a sweep for each group of channels: its density, seen from the layers that make and read it.
 
-A channel is made by a row of some weights and read by columns of others; it is as needed as the two together say. The
+A channel is made by a row of some weights and read by columns of others, and both show how much it is needed. The
 density of a group is the geometric mean of the share left in the weights that make it and in those that read it, each
 counting by how many weights it has, and then over the trials (alphas and seeds), so that a group counts as thin only
 where it is thin everywhere.
 
-Counting by weights: a first convolution of one input channel or an output layer of ten classes is hardly ever pruned,
-whatever reads or feeds it. Counted alike, width planted before such a layer (128 units for 32) was cut to 60 only; by
-weights, to 44 (experiments/planted_width.py).
+Both ends count by their weights because a first convolution of one input channel, or an output layer of ten classes,
+is hardly ever pruned, whatever reads or feeds it (docs/slimming.md, planted width).
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from dst_analyze.run.record import SweepRecord, TrialKey, last_quarter
 
 Values = npt.NDArray[np.float64]
 Masks = Mapping[str, npt.NDArray[np.bool_] | Values]
-"""By layer: what is left of each weight, all or nothing; a share, where no more is known."""
+"""The remaining share of each weight by layer: 0 or 1, or a layer's share where single weights are unknown."""
 
 Ends = Mapping[str, tuple[Values, int]]
-"""By role ("produces", "reads"): the density of each unit seen from there, and the number of weights that say so."""
+"""By role ("produces", "reads"): the density of each unit seen from that end, and the end's number of weights."""
 
 _FLOOR = 1e-3
-"""Densities are told apart down to this: below it a group is as good as empty."""
+"""Densities below this are clamped: such a group is practically empty."""
 
 
 @dataclass(frozen=True)
 class GroupEvidence:
-    """``density`` of the group; ``units``: of each unit; ``sorted_units``: of its densest unit, the next one, ...
+    """The densities of a group (``density``), of each unit (``units``) and of its units from the densest on.
 
-    Trials that start from other weights number their units otherwise, so what a unit is like is known best by its place
-    in the order: ``sorted_units`` is the mean over trials of the sorted densities. ``ends`` has, by role ("produces",
-    "reads"), the density seen from that end and how much the end counts; the counts add up to 1.
+    Trials that start from other weights number their units differently, so densities are averaged by rank:
+    ``sorted_units`` is the mean over trials of the sorted densities. ``ends`` has, by role ("produces", "reads"), the
+    density seen from that end and the end's share of the weights.
     """
 
     density: float
@@ -48,6 +47,7 @@ class GroupEvidence:
 
     @classmethod
     def equal(cls, width: int, density: float = 1.0) -> GroupEvidence:
+        """Return evidence of the same density for every unit."""
         return cls(density, np.full(width, density), np.full(width, density))
 
 
@@ -55,7 +55,7 @@ Evidence = Mapping[str, GroupEvidence]
 
 
 def from_masks(coupling: Coupling, parameters: Mapping[str, str], trials: Iterable[Masks]) -> dict[str, GroupEvidence]:
-    """Evidence from final masks; ``parameters`` maps a layer to the parameter its mask is of."""
+    """Return evidence from final masks; ``parameters`` maps each layer to the parameter that its mask is for."""
     groups = coupling.removable
     seen: dict[str, list[Ends]] = {group.name: [] for group in groups}
     for masks in trials:
@@ -68,7 +68,7 @@ def from_masks(coupling: Coupling, parameters: Mapping[str, str], trials: Iterab
 
 
 def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> dict[str, GroupEvidence]:
-    """Evidence from layers' remaining ratios, one mapping per trial, both ends counting alike: how the null is read."""
+    """Return evidence from layers' remaining ratios, one mapping per trial, with equal weight for both ends."""
 
     def density(group: Group, trial: Mapping[str, float]) -> float | None:
         ends = [[trial[layer] for layer in group.layers(role) if layer in trial] for role in ("produces", "reads")]
@@ -83,7 +83,7 @@ def from_ratios(coupling: Coupling, ratios: Sequence[Mapping[str, float]]) -> di
 
 
 def late_ratios(record: SweepRecord, what: str) -> dict[TrialKey, dict[str, float]]:
-    """``what`` was read of each layer in each trial ("remaining" or "null"): the median over the end of training."""
+    """Return each layer's "remaining" or "null" ratio in each trial: the median of the last quarter of training."""
     frame = last_quarter(record.frame[~record.frame["control"]])
     return {
         TrialKey(float(alpha), int(seed)): trial.groupby("layer", sort=False)[what].median().to_dict()
@@ -94,9 +94,8 @@ def late_ratios(record: SweepRecord, what: str) -> dict[TrialKey, dict[str, floa
 def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Ends:
     """Return the density of each unit in one trial, seen from each end; nothing where no mask touches the group.
 
-    The share of a unit's row is taken over columns in proportion to what is left of them, and the other way round. A
-    unit that reads from a layer most of whose units are dead is not thin for that, nor is the layer before one with
-    many dead rows: a plain share would call both sides of a redundant layer redundant.
+    In a unit's row, columns count in proportion to what is left of them, and the other way round. With a plain share, a
+    layer with many dead units would make the layers before and after it look redundant, too.
     """
     sums = {role: np.zeros((2, group.width)) for role in ("produces", "reads")}
     weights = dict.fromkeys(sums, 0)
@@ -113,9 +112,9 @@ def _unit_densities(coupling: Coupling, group: Group, masks: Masks) -> Ends:
 
 
 def _both_ends(ends: Sequence[tuple[Values, int]]) -> Values | None:
-    """The geometric mean of what both ends say, each counting by its weights; None if neither says anything.
+    """Return the geometric mean of the densities at both ends, weighted by their weights; None without any.
 
-    What one end has nothing left of is dead, whatever the other says.
+    A unit that is empty at one end is dead, whatever the density at the other.
     """
     if not ends:
         return None
@@ -146,5 +145,5 @@ def _summed_up(group: Group, trials: Sequence[Ends]) -> GroupEvidence:
 
 
 def _unknown(group: Group) -> GroupEvidence:
-    """Nothing was measured on either side: nothing is taken away."""
+    """Return full density for a group that was not measured, so that it keeps its width."""
     return GroupEvidence.equal(group.width)

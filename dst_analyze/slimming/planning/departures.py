@@ -1,9 +1,9 @@
-"""Why a width departs from the ranking: which quantity of the rule outweighs the layer's rank.
+"""Reasons why widths depart from the ranking: the factor of the width rule that outweighs the layer's rank.
 
-The share that a group keeps is a product (see `WidthRule`): what its masks show where it is made and where it is read,
-how many layers use it, its price and its width. A row departs if its layers rank first and it keeps clearly more of its
-width than thinning all groups alike would leave, or if they rank last and it keeps clearly less. The reason is the
-factor that is furthest from the mean of all groups in that direction; what no factor explains is rounding or a limit.
+The share that a group keeps is a product (see `WidthRule`) of the densities in the layers that make and read it, the
+number of layers that use it, its price and its width. A row departs if its layers rank first and it keeps clearly more
+of its width than if all groups were thinned alike, or if they rank last and it keeps clearly less. The reason is the
+factor that is furthest from the mean of all groups in that direction; if none explains it, rounding or a limit does.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, Lim
 from dst_analyze.slimming.planning.ranked import Ranked
 from dst_analyze.text import elide
 
-_CLEARLY = 0.05  # of a group's width, that it must differ from thinning all alike
-_NAMED, _NAME = 2, 32  # layers named in a reason, and the cells that each may take
+_MARGIN = 0.05  # of a group's width: the least difference from thinning all groups alike
+_NAMED, _NAME = 2, 32  # layers named in a reason, and the terminal cells that each may take
 _WORDS = {"params": "parameters", "macs": "MACs"}
 
 
 @dataclass(frozen=True)
 class Explainer:
-    """Everything that decided the widths of one plan."""
+    """The inputs of one plan's widths, which explain its departures from the ranking."""
 
     coupling: Coupling
     evidence: Evidence
     rule: WidthRule
     limits: Limits
     budgets: Mapping[str, Budget]
-    """By what they count: "params", "macs"."""
+    """The budgets by cost: "params", "macs"."""
     ranked: Ranked
 
     def explained(self, plan: SlimPlan) -> SlimPlan:
@@ -52,7 +52,7 @@ class Explainer:
         return group.model_copy(update={"label": self.ranked.label_of(group.layers), "ranks": ranks})
 
     def _frozen(self, frozen: FrozenGroup) -> FrozenGroup:
-        """Return a frozen group with the rank of the layers that could shrink but for that."""
+        """Return a frozen group with the ranks of its redundant layers, which could shrink if it were not frozen."""
         made = self.coupling.group(frozen.group).layers("produces")
         first = [layer for layer in made if self.ranked.side_of(layer) > 0]
         return frozen.model_copy(update={"first": tuple(first), "why": self._named(first)}) if first else frozen
@@ -68,7 +68,7 @@ class Explainer:
         if len(groups) < 2 or alike >= 1:
             return {}
         terms = self._terms(list(groups.values()), prices_at(cost, groups.values(), widths))
-        hanging = cost.hanging({})
+        dependent_shares = cost.dependent_shares({})
         found = {}
         for row in rows:
             group, share = groups[row.group], widths[row.group] / row.units
@@ -78,7 +78,7 @@ class Explainer:
                 found[row.group] = self._shared(row.layers)
                 continue
             name = self._strongest(terms[row.group], math.log(share / alike), side)
-            reason = self._words(name, group, self.evidence[row.group], hanging[row.group], what, side, share)
+            reason = self._words(name, group, self.evidence[row.group], dependent_shares[row.group], what, side, share)
             amount = "more" if side > 0 else "less"
             said = f"keeps {amount} than its rank suggests" if len(layers) == 1 else f"keep {amount} than ranks suggest"
             who = f"{self._named(layers)} " if len(row.layers) > 1 else ""
@@ -93,10 +93,10 @@ class Explainer:
         return ""
 
     def _side(self, group: Group, share: float, alike: float) -> int:
-        """Return 1 if a group keeps clearly more than all alike would, -1 if clearly less, else 0."""
+        """Return 1 if a group keeps clearly more than if all were thinned alike, -1 if clearly less, else 0."""
         steps = allowed_widths(self.limits, group)
         step = max((b - a for a, b in pairwise(steps)), default=1) / group.width
-        margin = max(_CLEARLY, step / 2)
+        margin = max(_MARGIN, step / 2)
         return (share > alike + margin) - (share < alike - margin)
 
     def _terms(self, groups: Sequence[Group], prices: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -119,13 +119,13 @@ class Explainer:
         return logs
 
     def _strongest(self, terms: Mapping[str, float], departs: float, side: int) -> str:
-        """Return the factor that carries a share furthest to one side, or "rounding" if none explains it."""
+        """Return the factor that moves a share furthest to one side, or "rounding" if none explains it."""
         name = max(terms, key=lambda term: side * terms[term])
         rest = departs - sum(terms.values())
         return "rounding" if side * terms[name] < min(0.02, side * rest) or side * terms[name] <= 0 else name
 
     def _words(
-        self, name: str, group: Group, found: GroupEvidence, hanging: float, what: str, side: int, share: float
+        self, name: str, group: Group, found: GroupEvidence, dependent_share: float, what: str, side: int, share: float
     ) -> str:
         makers, readers = group.layers("produces"), group.layers("reads")
         if name in ("produces", "uses") and len(makers) > 1:
@@ -134,7 +134,9 @@ class Explainer:
             return f"{len(readers)} layers read it" if side > 0 else "few layers use it"
         if name == "price":
             saves = "less" if side > 0 else "more"
-            return f"narrowing it saves {saves} than narrowing others ({_percent(hanging)} of the {_WORDS[what]})"
+            return (
+                f"narrowing it saves {saves} than narrowing others ({_percent(dependent_share)} of the {_WORDS[what]})"
+            )
         if name == "reads":
             dense = "dense" if side > 0 else "sparse"
             return f"what reads it is {dense} ({_names(readers)}: {_percent(found.ends['reads'][0])} left)"

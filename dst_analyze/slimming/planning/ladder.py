@@ -1,4 +1,4 @@
-"""The ladder of a plan: the widths at several sizes, so that a designer sees where the knee is."""
+"""The ladder of a plan: its widths at several sizes, which show where narrowing starts to cost."""
 
 from __future__ import annotations
 

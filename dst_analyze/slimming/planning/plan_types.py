@@ -1,4 +1,4 @@
-"""What slimming leaves behind, as values: plans and their proofs. No torch here: a report reads them too."""
+"""The values of slimming: plans and their proofs. Never imports torch, so that reports can read them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from dst_analyze.text import percent, short
 SLIM, DENSE = "slim", "dense"
 UNIFORM, RANDOM, FAN_IN = "uniform", "random", "fan-in"
 CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
-"""What is trained for a proof, by name; the last only where there is a sweep."""
+"""The names of the models that a proof trains; the last one only if there is a sweep."""
 _CONFIDENCE = 0.95
 _LADDER_ROWS = 16  # groups that the ladder shows
 
 
 class GroupPlan(Json):
-    """One group: how wide it was and will be, in channels, and which of its units go."""
+    """The old and new width of a group, in channels, and the units to remove."""
 
     group: str
     layers: tuple[str, ...]
@@ -37,24 +37,24 @@ class GroupPlan(Json):
     removed: tuple[int, ...] = ()
     units: int
     density: float | None = None
-    reason: str = ""  # why it stays as it is, where the budget had no say
+    reason: str = ""  # why it keeps its width, if it may not be narrowed
     label: str = ""  # the ranking's label of the layers that make it, or "mixed"
-    ranks: tuple[float | None, ...] = ()  # in the ranking, of each of these layers
-    why: str = ""  # why its width departs from what the ranks suggest, where it does
+    ranks: tuple[float | None, ...] = ()  # the rank of each of these layers
+    why: str = ""  # why its width departs from what the ranks suggest, if it does
 
     @property
     def because(self) -> str:
-        """What a reader should know about the row: why it is held, or why it departs from the ranking."""
+        """Why the group keeps its width, or why its width departs from the ranking; empty otherwise."""
         return self.reason or self.why
 
     @property
     def name(self) -> str:
-        """The group's name, with the number of other layers that make it."""
+        """The group's name, with the number of other layers that make its channels."""
         return self.group if len(self.layers) < 2 else f"{self.group} +{len(self.layers) - 1}"
 
     @property
     def place(self) -> str:
-        """Its rank, or the first and last rank of its layers; empty where none is ranked."""
+        """The first and last rank of its layers, or their only one; empty if none is ranked."""
         known = [rank for rank in self.ranks if rank is not None]
         if not known:
             return ""
@@ -63,7 +63,7 @@ class GroupPlan(Json):
 
 
 class FrozenGroup(Json):
-    """Channels that cannot be removed, and why."""
+    """A group of channels that cannot be removed, with the reason."""
 
     group: str
     layers: tuple[str, ...]
@@ -73,7 +73,7 @@ class FrozenGroup(Json):
 
 
 class Rung(Json):
-    """One size of the ladder: the widths, in channels, for a share of the parameters or MACs."""
+    """One size of the ladder: widths, in channels, for a share of the parameters or MACs."""
 
     axis: Literal["params", "macs"] = "params"
     share: float
@@ -83,17 +83,17 @@ class Rung(Json):
 
 
 class TensorShape(Json):
-    """An input of the model, for building it again."""
+    """The shape and type of an input, for tracing the model again."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 class Limits(Json):
-    """What a width may be: at least ``min_width``, a multiple of ``round_to``; as it is where ``keep`` matches.
+    """The limits of widths: at least ``min_width``, multiples of ``round_to``, unchanged where ``keep`` matches.
 
-    ``unclear`` are layers about which too little is known to narrow them. What ``needed`` layers alone make keeps at
-    least ``needed_share`` of its width: where the unclear ones stay as they are, it would otherwise pay for them all.
+    ``unclear`` layers keep their width, as too little is known about them. Groups that only ``needed`` layers make keep
+    at least ``needed_share`` of their width, as they would otherwise be narrowed in place of the unclear ones.
     """
 
     round_to: int = 8
@@ -104,24 +104,47 @@ class Limits(Json):
     needed_share: float = 0.0
 
     def least(self, layers: Collection[str], width: int) -> int:
-        """The narrowest that channels of these layers may become, rounding apart."""
+        """Return the least width of channels that these layers make, before rounding."""
         needed = bool(layers) and set(layers) <= set(self.needed)
         return max(self.min_width, math.ceil(self.needed_share * width) if needed else 0)
 
 
 class EmptyBranch(Json):
-    """A residual branch that could be left out, and what that would save."""
+    """A residual branch that could be left out, with its savings."""
 
-    add: str  # the node where it joins
-    place: str  # the module that adds, and where its forward is written
+    add: str  # the node of the addition
+    place: str  # the module that adds, and the place of its forward
     layers: tuple[str, ...]
-    empty: dict[str, float]  # those near empty: the most that any trial left of them
+    empty: dict[str, float]  # its near-empty layers: the largest remaining ratio in any trial
     params: int
     macs: int  # per sample
 
 
 class SlimPlan(Json):
-    """Widths for a model of a given shape; `slim_model` builds it."""
+    """A plan of the channels to remove from a model; `suggest_widths` makes it and `slim_model` builds it.
+
+    Attributes:
+        groups: The groups of channels that may be narrowed, with old and new widths.
+        frozen: The groups that cannot be narrowed, with reasons.
+        asked: The requested shares, such as {"params": 0.5}; ``reached`` has those of the plan.
+        params: The model's parameters; ``new_params`` those of the slim model.
+        macs: The model's MACs per sample; ``new_macs`` those of the slim model.
+        latency: The slim model's time of a forward pass as a share of the dense one's, if requested.
+        depth: Near-empty residual branches that could be left out; they are proposals only.
+        ladder: The widths at other sizes.
+        notes: Remarks on the plan, such as a budget that was not met.
+
+    Example:
+        >>> import pandas as pd, tempfile, torch
+        >>> from dst_analyze import SlimPlan, rank_layers, suggest_widths, trace_model
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        >>> table = pd.DataFrame({"layer": ["0", "2"] * 2, "alpha": [1, 1, 2, 2], "remaining": [0.4, 0.8, 0.2, 0.7]})
+        >>> plan = suggest_widths(trace_model(net, torch.randn(1, 4)), rank_layers(table))
+        >>> path = f"{tempfile.mkdtemp()}/plan.json"
+        >>> plan.save(path)
+        >>> SlimPlan.load(path) == plan
+        True
+    """
 
     schema_version: Literal[1] = 1
     model: str
@@ -136,32 +159,32 @@ class SlimPlan(Json):
     new_params: int
     macs: int | None
     new_macs: int | None
-    latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
+    latency: float | None = None  # of the slim model, as a share of the dense one's, if requested
     notes: tuple[str, ...] = ()
-    depth: tuple[EmptyBranch, ...] = ()  # proposed, not done
+    depth: tuple[EmptyBranch, ...] = ()  # proposals only
     ladder: tuple[Rung, ...] = ()  # other sizes, from large to small
     ranked: int = 0  # layers in the ranking that the rows refer to
-    trials: int | None = None  # that the widths rest on; 0: none, so the plan is no advice
+    trials: int | None = None  # that the widths are based on; with 0 the plan is no advice
 
     @property
     def is_advice(self) -> bool:
-        """False for a plan that only tries whether a slim model can be built and written."""
+        """False for the plan of a rehearsal, which only shows that a slim model can be built and written."""
         return self.trials != 0
 
     @property
     def reached(self) -> dict[str, float]:
-        """What is left of the model, as shares: its parameters, its MACs, and its latency where that was measured."""
+        """The shares of parameters, MACs and, if measured, latency that the slim model keeps."""
         shares = {"params": self.new_params / self.params, "macs": (self.new_macs or 0) / (self.macs or 1)}
         return shares if self.latency is None else {**shares, "latency": self.latency}
 
     @property
     def removal(self) -> dict[str, tuple[int, ...]]:
-        """The units that leave, by group."""
+        """The units to remove, by group."""
         return {group.group: group.removed for group in self.groups if group.removed}
 
     @property
     def frozen_by_reason(self) -> dict[str, list[FrozenGroup]]:
-        """The groups that stay as they are, by why."""
+        """The frozen groups by reason."""
         reasons: dict[str, list[FrozenGroup]] = {}
         for frozen in self.frozen:
             reasons.setdefault(frozen.reason, []).append(frozen)
@@ -169,7 +192,7 @@ class SlimPlan(Json):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per group: old and new width, what the ranking says of it, and why it departs from that."""
+        """One row per group: old and new width, rank and label, and why the width departs from them."""
         columns = ["group", "layers", "width", "new_width", "density", "rank", "label", "why"]
         rows = [
             (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.place, g.label, g.because)
@@ -179,12 +202,12 @@ class SlimPlan(Json):
 
     @property
     def rank_head(self) -> str:
-        """What stands above the ranks."""
+        """The head of the column of ranks."""
         return f"rank of {self.ranked}" if self.ranked else "rank"
 
     @property
     def ladder_groups(self) -> tuple[GroupPlan, ...]:
-        """The groups that the ladder shows: of many those that change most down to its smallest size."""
+        """The groups that the ladder shows: if there are many, those that change most at its smallest size."""
         if not self.ladder:
             return ()
         least = self.ladder[-1].widths
@@ -193,12 +216,12 @@ class SlimPlan(Json):
 
     @property
     def ladder_heads(self) -> list[str]:
-        """The sizes of the ladder, as they were asked for; the model itself first."""
+        """The requested sizes of the ladder as text, after the model itself."""
         return ["now", *(f"{rung.share:.0%}" for rung in self.ladder)]
 
     @property
     def ladder_rows(self) -> list[tuple[str, list[str]]]:
-        """The ladder as text: parameters, MACs, then the width of each group that is shown, at every size."""
+        """The rows of the ladder as text: parameters, MACs and the widths of the shown groups at every size."""
         rungs = self.ladder
         rows = [
             ("parameters", [short(self.params), *(short(rung.params) for rung in rungs)]),
@@ -213,7 +236,7 @@ class SlimPlan(Json):
 
     @property
     def ladder_words(self) -> str:
-        """What stands under the ladder: which command writes one of its sizes, and what is not shown."""
+        """The text below the ladder: the command that writes one of its sizes, and the number of hidden groups."""
         if not self.ladder:
             return ""
         hidden = len(self.groups) - len(self.ladder_groups)
@@ -248,7 +271,7 @@ class SlimPlan(Json):
         """Read a plan that was saved, or the plan.json of a run folder.
 
         Raises:
-            FolderError: There is no such file, or it is no plan.
+            FolderError: The file does not exist or is no plan.
         """
         try:
             return cls.model_validate_json(read_text(Path(path), JSON_MOST))
@@ -269,14 +292,14 @@ class SlimPlan(Json):
 
 
 class Entry(Json):
-    """What one contender is like, and how it scored with each seed (None: it diverged)."""
+    """One model of a proof: its costs, and its score with each seed (None if it diverged)."""
 
     name: str
     about: str
     params: int
     macs: int | None
     latency_ms: float
-    memory: int  # bytes of weights, and of what a training step keeps for its backward pass
+    memory: int  # bytes of weights and of what a training step saves for its backward pass
     scores: tuple[float | None, ...]
 
     @property
@@ -291,7 +314,26 @@ class Entry(Json):
 
 
 class Verification(Json):
-    """The contenders side by side, equal steps and seeds."""
+    """The result of a proof: the slim model, the dense one and others of its size, trained alike.
+
+    Made by `verify_plan`.
+
+    Attributes:
+        entries: The models with their costs and scores.
+        score: What the scores are: "accuracy" or "loss".
+        steps: Training steps of each model.
+        seeds: The seeds that each model was trained with.
+
+    Example:
+        >>> from dst_analyze import Verification
+        >>> from dst_analyze.slimming.planning.plan_types import Entry
+        >>> cost = {"params": 100, "macs": 1000, "latency_ms": 1.0, "memory": 4000}
+        >>> slim = Entry(name="slim", about="the suggestion", scores=(0.91, 0.92, 0.93), **cost)
+        >>> uniform = Entry(name="uniform", about="every group thinned alike", scores=(0.71, 0.72, 0.73), **cost)
+        >>> result = Verification(score="accuracy", steps=500, seeds=(0, 1, 2), entries=(slim, uniform))
+        >>> result.standing("uniform")
+        'better'
+    """
 
     schema_version: Literal[1] = 1
     score: Literal["accuracy", "loss"]
@@ -300,12 +342,12 @@ class Verification(Json):
     entries: tuple[Entry, ...]
 
     def entry(self, name: str) -> Entry:
-        """Return what was measured of the model of this name, such as "slim"."""
+        """Return the entry of the model of this name, such as "slim"."""
         return next(entry for entry in self.entries if entry.name == name)
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per contender; ``low`` and ``high`` are a 95 % interval of its mean score."""
+        """One row per model; ``low`` and ``high`` are a 95 % interval of its mean score."""
         rows = [
             (e.name, e.about, e.params, e.macs, e.latency_ms, e.memory, e.mean, *_interval(e.known))
             for e in self.entries
@@ -330,50 +372,50 @@ class Verification(Json):
         return html_table(lead, ["model", unit, "95 %", "params", "MACs", "what"], rows, [self.verdict], words=1)
 
     def lead(self, other: str) -> tuple[float, float, float]:
-        """By how much the suggestion is better than another (above 0): mean over seeds, and its 95 % interval."""
+        """Return the mean lead of the slim model over another (positive: better), and its 95 % interval."""
         sign = 1 if self.score == "accuracy" else -1
         pairs = zip(self.entry(SLIM).scores, self.entry(other).scores, strict=True)
         leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
-        # Rounded, as what cancels out over seeds is no lead of 1e-17.
+        # Rounded, so that leads that cancel out over seeds give 0 and not 1e-17.
         return (round(float(np.mean(leads)), 12) if leads else math.nan, *_interval(leads))
 
     def standing(self, other: str) -> Literal["better", "worse", "open"]:
-        """Whether the interval of the lead over another is all on one side."""
+        """Return "better" or "worse" if the interval of the lead excludes 0, else "open"."""
         _, low, high = self.lead(other)
         return "better" if low > 0 else "worse" if high < 0 else "open"
 
     @property
     def verdict(self) -> str:
-        """In words: better than the others of its size, not better, or not told apart."""
+        """A sentence per other model: whether the slim model is better, worse or not shown to be better."""
         return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
 
     def _against(self, other: Entry) -> str:
         lead, low, high = self.lead(other.name)
         if math.isnan(lead):
-            return f"Nothing can be said against {other.name}: no pair of trainings ended well."
+            return f"It cannot be compared with {other.name}: no pair of trainings ended well."
         unit = " points" if self.score == "accuracy" else ""
         scale = 100 if self.score == "accuracy" else 1
-        told = f"{scale * abs(lead):.2g}{unit}"
+        margin = f"{scale * abs(lead):.2g}{unit}"
         what = f"{other.name} ({other.about})"
         between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
         if math.isinf(low):
-            between = "one seed, so nobody knows how sure that is"
+            between = "one seed, so the uncertainty is unknown"
         ahead = lead >= 0
         if other.name == DENSE:
             if self.score == "loss":
-                return f"Its loss is {told} {'lower' if ahead else 'higher'} than the dense model's ({between})."
-            return f"It scores {told} {'above' if ahead else 'below'} the dense model ({between})."
+                return f"Its loss is {margin} {'lower' if ahead else 'higher'} than the dense model's ({between})."
+            return f"It scores {margin} {'above' if ahead else 'below'} the dense model ({between})."
         standing = self.standing(other.name)
         if standing == "better":
-            return f"It is better than {what} by {told} ({between})."
+            return f"It is better than {what} by {margin} ({between})."
         if standing == "worse":
-            return f"It is worse than {what} by {told} ({between}): do not follow it."
+            return f"It is worse than {what} by {margin} ({between}): do not follow it."
         apart = ("below", "above") if self.score == "accuracy" else ("more loss", "less loss")
-        return f"It is not shown to be better than {what}: {told} {apart[ahead]} ({between})."
+        return f"It is not shown to be better than {what}: {margin} {apart[ahead]} ({between})."
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Student's interval of the mean; nothing is known from one value."""
+    """Return Student's 95 % interval of the mean; infinite for one value."""
     if len(values) < 2:
         return -math.inf if values else math.nan, math.inf if values else math.nan
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""What a plan takes from the ranking: labels, ranks, and the trials that can be used."""
+"""The parts of a ranking that a plan uses: labels, ranks and usable trials."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dst_analyze.ranking.verdict import NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR
 from dst_analyze.run.record import TrialKey
 
 MIXED = "mixed"
-"""The label of a group whose layers have different ones."""
-_END = 1 / 3  # of the ranking, whose layers count as its first or last where they have no clear label
+"""The label of a group whose layers have different labels."""
+_END = 1 / 3  # of the ranking: unclear layers at its ends count as ranked first or last
 
 _REMEDIES = {
-    "unpruned": ("left nearly all weights", "stronger --alphas or more --steps prune more"),
-    "collapsed": ("pruned everything", "weaker --alphas prune less"),
-    "diverged": ("diverged", "a lower --lr may keep the training stable"),
-    "failed": ("failed", "--retry-failed runs them again"),
+    "unpruned": ("left nearly all weights", "give stronger --alphas or more --steps"),
+    "collapsed": ("pruned everything", "give weaker --alphas"),
+    "diverged": ("diverged", "give a lower --lr"),
+    "failed": ("failed", "repeat them with --retry-failed"),
 }
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A ranking by layer; ``used`` are its usable trials, ``left_out`` counts the others by status."""
+    """The labels and ranks of layers; ``used`` are the usable trials, ``left_out`` counts the others by status."""
 
     labels: Mapping[str, str]
     ranks: Mapping[str, float]
@@ -65,7 +65,7 @@ class Ranked:
 
 
 def ranked_layers(ranking: Ranking) -> Ranked:
-    """Return what a plan needs of a ranking."""
+    """Return the parts of a ranking that a plan uses."""
     table, trials = ranking.table, ranking.trials[~ranking.trials["control"].astype(bool)]
     labels = {str(layer): str(label) for layer, label in zip(table["layer"], table["label"], strict=True)}
     usable = trials["status"] == USED
@@ -83,7 +83,7 @@ def ranked_layers(ranking: Ranking) -> Ranked:
 
 
 def unclear_layers(ranked: Ranked) -> tuple[str, ...]:
-    """Return the layers about which the ranking does not say enough."""
+    """Return the layers that the ranking calls unclear or could not measure."""
     return ranked.labelled(UNCLEAR, NOT_MEASURED)
 
 

@@ -1,4 +1,4 @@
-"""From a ranking to a plan: which channels go, what that saves, what cannot go and why."""
+"""`suggest_widths`: from a ranking to a plan of the channels to remove, and `slim_model`, which builds it."""
 
 from __future__ import annotations
 
@@ -64,20 +64,43 @@ def suggest_widths(
     coupling: Coupling | None = None,
     rehearsal: bool = False,
 ) -> SlimPlan:
-    """Return widths for a share of the model's parameters, MACs or measured latency, from a ranking of its layers.
+    """Return a plan with widths for a smaller model, from a ranking of its layers.
 
-    The ranking of a sweep (`rank_layers(record)`) brings the masks that the sweep left, which say how thin each channel
-    is. One of ratios from elsewhere (`rank_layers(frame)`) says it of whole layers only: of their channels those with
-    the smallest weights go.
+    The ranking of a sweep (`rank_layers(record)`) comes with its masks, which show the density of each channel. A
+    ranking of a table of ratios (`rank_layers(frame)`) shows that of whole layers only; of their channels those with
+    the smallest weights are removed.
 
-    Half of the parameters, unless something else is asked for. Latency is that of a forward pass over the example on
-    the machine this runs on. All groups go by their evidence, and each row has the label that the ranking gives its
-    layers; with ``only_clear`` groups that it calls unclear are left alone, and what it calls needed loses no more
-    than it would if all layers were thinned alike. A ``rehearsal`` needs no evidence, and its plan is no advice.
+    Args:
+        traced: The model, of `trace_model`.
+        ranking: The ranking of its layers, of `rank_layers`.
+        target_params: The share of the parameters to keep; 0.5 if no target is given.
+        target_macs: The share of the MACs to keep.
+        target_latency: The share of the time of a forward pass to keep, measured on this machine.
+        round_to: Widths are multiples of this.
+        min_width: The least width of a layer, in channels.
+        keep: Patterns of the names of layers that keep their width.
+        rule: How evidence becomes widths: "balance", "density", "sqrt" or "units" (docs/slimming.md).
+        only_clear: Keep the widths of layers that the ranking calls unclear; layers that it calls needed lose no more
+            than if all layers were thinned alike.
+        coupling: The groups of channels, of `couple_channels`, if computed before.
+        rehearsal: Make a plan even without evidence, which is no advice.
+
+    Returns:
+        The plan, for `slim_model`, `verify_plan` and `SlimPlan.save`.
 
     Raises:
-        OptionError: something else than a ranking is given.
-        DataError: no trial of the ranking can be used, or it is one of other layers.
+        OptionError: ``ranking`` is no ranking, or an option has an invalid value.
+        DataError: No trial of the ranking can be used, or it ranks other layers.
+        ModelError: No channels of the model can be removed.
+
+    Example:
+        >>> import pandas as pd, torch
+        >>> from dst_analyze import rank_layers, suggest_widths, trace_model
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        >>> table = pd.DataFrame({"layer": ["0", "2"] * 2, "alpha": [1, 1, 2, 2], "remaining": [0.4, 0.8, 0.2, 0.7]})
+        >>> plan = suggest_widths(trace_model(net, torch.randn(1, 4)), rank_layers(table))
+        >>> [(group.group, group.width, group.new_width) for group in plan.groups]
+        [('0', 32, 16)]
     """
     if not isinstance(ranking, Ranking):
         raise OptionError(f"widths are suggested from a ranking, not from a {type(ranking).__name__}", hint=_RANK_FIRST)
@@ -123,12 +146,12 @@ def suggest_widths(
 
 
 def equal_evidence(coupling: Coupling) -> Evidence:
-    """Return evidence that says the same of every group."""
+    """Return evidence that is the same for every group."""
     return {group.name: GroupEvidence.equal(group.width) for group in coupling.removable}
 
 
 def _used_ratios(traced: TracedModel, ranking: Ranking, ranked: Ranked) -> list[dict[str, float]]:
-    """Return the ratios of the layers at each alpha that the ranking uses, of a ranking without a sweep."""
+    """Return the layers' ratios at each usable alpha, for a ranking without a sweep."""
     if not {layer.name for layer in traced.layers} & {*ranked.labels}:
         raise DataError(
             "the ranking is of other layers than this model's",
@@ -140,12 +163,10 @@ def _used_ratios(traced: TracedModel, ranking: Ranking, ranked: Ranked) -> list[
 
 
 def sweep_evidence(coupling: Coupling, record: SweepRecord, ranked: Ranked) -> Evidence:
-    """Return what the final masks say of every group, over the trials that the ranking uses and that do the task.
+    """Return evidence from the final masks of the usable trials that do the task, or of all usable ones if none does.
 
-    A model that has stopped working does not show what it needs, unless all have. A layer whose thresholds were reset
-    had collapsed, and counts as that, as it does in the ranking: its last mask shows how long ago the reset was.
-    (Convolutions of VGG that kept 1 % in two trials of six and were then reset had masks of 20 %; one of them was left
-    104 of its 128 channels, where the ranking called it redundant.)
+    A layer whose thresholds were reset counts as collapsed, as it does in the ranking: its last mask shows only how
+    long ago the reset was.
     """
     parameters = dict(zip(record.layers["layer"], record.layers["parameter"], strict=True))
     if not ranked.used:
@@ -170,7 +191,7 @@ def _working(record: SweepRecord, ranked: Ranked) -> list[TrialResult]:
 
 
 def null_evidence(coupling: Coupling, record: SweepRecord) -> Evidence:
-    """What the initial weights alone would have said: the suggestion that knows nothing of the data."""
+    """Return evidence from the null, that is, from the initial weights alone."""
     return from_ratios(coupling, list(late_ratios(record, "null").values()))
 
 
@@ -183,9 +204,9 @@ def plan_widths(
     limits: Limits,
     asked: Mapping[str, float],
 ) -> SlimPlan:
-    """The plan that evidence leads to; its sizes are counted on the model that was built from it."""
+    """Return the plan that follows from evidence, with the sizes of the model built from it."""
     if not asked:
-        raise OptionError("nothing says how small the model should be", hint="give --target-params or --target-macs")
+        raise OptionError("no target size of the model is given", hint="give --target-params or --target-macs")
     check_asked({**{f"target_{name}": share for name, share in asked.items()}, "rule": rule})
     if (
         traced.graph_module is not None
@@ -217,7 +238,7 @@ def plan_widths(
 
 
 def _for_latency(traced: TracedModel, coupling: Coupling, share: float, widths_of: Callable[[float], Widths]) -> Widths:
-    """The widths of most parameters whose model takes at most a share of the time, by halving and measuring."""
+    """Return the largest widths whose model takes at most a share of the time, by bisection and timing."""
     assert traced.graph_module is not None
     dense, inputs = copy.deepcopy(traced.graph_module), traced.inputs.tensors()
 
@@ -238,7 +259,7 @@ def _first_units(coupling: Coupling, widths: Widths) -> dict[str, range]:
 
 
 def cost_of(traced: TracedModel, coupling: Coupling, what: str) -> Cost:
-    """``what``: "params" or "macs"."""
+    """Return the cost model for "params" or "macs"."""
     assert traced.graph_module is not None
     if what == "macs":
         return Cost(coupling, {layer.parameter: layer.macs for layer in traced.layers if layer.macs})
@@ -255,7 +276,7 @@ def plan_of(
     asked: Mapping[str, float],
     limits: Limits,
 ) -> SlimPlan:
-    """The plan for given widths, in units; in each group the thinnest units go, of equals those with small weights."""
+    """Return the plan for widths in units; each group loses its least dense units, of equals the smallest weights."""
     assert traced.graph_module is not None
     weights = {name: p.detach() for name, p in traced.graph_module.named_parameters()}
     groups = []
@@ -297,20 +318,20 @@ def plan_of(
         limits=limits,
         groups=tuple(groups),
         frozen=tuple(FrozenGroup(group=f.group, layers=f.layers, reason=f.reason) for f in coupling.frozen),
-        params=_size(traced.graph_module),
-        new_params=_size(built),
+        params=_param_count(traced.graph_module),
+        new_params=_param_count(built),
         macs=traced.macs,
         new_macs=small.macs,
     )
-    return plan.model_copy(update={"notes": tuple(_missed(plan, limits))})
+    return plan.model_copy(update={"notes": tuple(_missed_budgets(plan, limits))})
 
 
-def _size(module: torch.nn.Module) -> int:
+def _param_count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
-    """What to say where a budget is not met to within the tolerance."""
+def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
+    """Return notes on the budgets that are not met within the tolerance, with the reason."""
     notes, reached = [], plan.reached
     binding = [name for name, share in plan.asked.items() if abs(reached[name] - share) <= TOLERANCE * share]
     for name, share in plan.asked.items():
@@ -333,7 +354,7 @@ def _missed(plan: SlimPlan, limits: Limits) -> list[str]:
 
 
 def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
-    """The size of the weights that make each unit: which of two equally thin ones to rather lose."""
+    """Return the squared norm of the weights that make each unit, to order units of equal density."""
     sums = np.zeros(group.width)
     for member in group.members:
         if member.role == "produces" and member.name in weights:
@@ -351,10 +372,29 @@ def slim_model(
     reinitialize: bool = False,
     coupling: Coupling | None = None,
 ) -> torch.fx.GraphModule:
-    """The model that a plan describes, with the trained weights that are left; the one given is not touched.
+    """Return the model that a plan describes, with the weights that are left, as a copy.
 
-    With ``reinitialize`` every module that can (that has ``reset_parameters``, as torch's own do) draws its weights
-    anew, for the width it has now; what others hold stays.
+    Args:
+        model: The model that the plan was made for.
+        plan: The plan, of `suggest_widths` or `SlimPlan.load`.
+        example_inputs: Inputs to trace the model with; zeros of the plan's input shapes by default.
+        reinitialize: Draw new weights in every module that has ``reset_parameters``, as torch's modules do.
+        coupling: The groups of channels, of `couple_channels`, if computed before.
+
+    Returns:
+        The slim model. It takes tensors in the order of the example's.
+
+    Raises:
+        ModelError: The plan is for another model.
+
+    Example:
+        >>> import pandas as pd, torch
+        >>> from dst_analyze import rank_layers, slim_model, suggest_widths, trace_model
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        >>> table = pd.DataFrame({"layer": ["0", "2"] * 2, "alpha": [1, 1, 2, 2], "remaining": [0.4, 0.8, 0.2, 0.7]})
+        >>> plan = suggest_widths(trace_model(net, torch.randn(1, 4)), rank_layers(table))
+        >>> slim_model(net, plan).get_submodule("0")
+        Linear(in_features=4, out_features=16, bias=True)
     """
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     check_plan_fits(traced, plan)
@@ -365,7 +405,7 @@ def slim_model(
 
 
 def check_plan_fits(traced: TracedModel, plan: SlimPlan) -> None:
-    """Refuse a plan that was made for a model with other parameters."""
+    """Raise if a plan was made for a model with other parameters."""
     assert traced.graph_module is not None
     given = {name: p.shape for name, p in traced.graph_module.named_parameters()}
     if difference := first_difference(plan.parameters, given, "parameter"):

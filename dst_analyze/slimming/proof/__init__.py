@@ -1,1 +1,1 @@
-"""A plan becomes a `Verification`: candidates of the same size, trained alike."""
+"""Proofs: train a plan's model and others of its size alike, and return a `Verification`."""

@@ -1,4 +1,4 @@
-"""The models a suggestion is tried against: the dense one, and others of the same size made without its evidence."""
+"""The candidates of a proof: the suggestion, the dense model, and models of the same size without its evidence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALIKE = ", which here gives the same widths"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way of making a model; ``plan`` is None for the dense one."""
+    """A model of a proof; ``plan`` is None for the dense one."""
 
     name: str
     about: str
@@ -34,11 +34,11 @@ class Candidate:
 def list_candidates(
     traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan
 ) -> list[Candidate]:
-    """The suggestion, the dense model, and models of the suggestion's size: thinned alike, at random, and by fan-in."""
-    # By the budget the suggestion was made for; each as large as the suggestion came out.
+    """Return the suggestion, the dense model, and models of its size thinned alike, at random and by fan-in."""
+    # The same budget as the suggestion, with the sizes that it has reached.
     counted = [name for name in plan.asked if name != "latency"] or ["params"]
     asked = {name: plan.reached[name] for name in counted}
-    # What the user asked for holds for all; that some layers are unclear or needed is the suggestion's own evidence.
+    # The user's limits hold for all; unclear and needed layers are evidence, which only the suggestion may use.
     limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
 
     def of(evidence: Evidence) -> SlimPlan:
@@ -67,7 +67,7 @@ def _widths(plan: SlimPlan) -> dict[str, int]:
 
 
 class TensorCallAdapter(nn.Module):
-    """A graph that takes tensors only, called as the model it was made from."""
+    """A graph of tensors that is called with the arguments of the model it was made from."""
 
     def __init__(self, graph: nn.Module) -> None:
         super().__init__()
@@ -78,10 +78,10 @@ class TensorCallAdapter(nn.Module):
 
 
 def build_candidate(candidate: Candidate, traced: TracedModel, coupling: Coupling, source: ModelSource) -> nn.Module:
-    """A candidate with untrained weights, drawn from the seed that is set.
+    """Return a candidate with untrained weights, drawn from the current seed.
 
-    Weights that read fewer channels than they were drawn for are scaled up, by the root of how many times fewer, as
-    their own initialisation would have: thinned models start on equal terms with the dense one.
+    Weights that read fewer channels than they were drawn for are scaled up by the square root of the ratio, as their
+    initialisation would have done, so that thinned models start on equal terms with the dense one.
     """
     dense = source.untrained()
     if candidate.plan is None:

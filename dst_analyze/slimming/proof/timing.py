@@ -1,4 +1,4 @@
-"""How long models take, side by side: in rounds in which each has its turn, so that a noisy machine is noisy to all."""
+"""Timing of several models, in rounds of one pass each, so that noise of the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WARM_UP = 2
 def milliseconds(
     models: Sequence[nn.Module], call: Callable[[nn.Module], object], device: Device, *, rounds: int = 15
 ) -> list[float]:
-    """The median time of a forward pass of each model, in eval mode."""
+    """Return the median time of a forward pass of each model, in eval mode."""
     times: list[list[float]] = [[] for _ in models]
     for model in models:
         model.eval()

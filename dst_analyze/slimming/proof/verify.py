@@ -1,4 +1,4 @@
-"""The proof of a suggestion: it is trained from scratch beside the dense model and others of its own size."""
+"""`verify_plan`: train a suggestion from scratch, the dense model and others of its size, and compare them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded
 
 
 class _Scored(Json):
-    """One training of one candidate, as it is kept."""
+    """The saved score of one training of one candidate."""
 
     plan: str
     steps: int
@@ -48,7 +48,7 @@ class _Scored(Json):
 
 @dataclass(frozen=True)
 class CandidateRun:
-    """One training of one candidate, for an engine to run. The coupling is not sent along: it is found anew there."""
+    """A job that trains one candidate with one seed; the coupling is not sent along but computed again."""
 
     candidate: Candidate
     seed: int
@@ -61,7 +61,7 @@ class CandidateRun:
 
     def run(self, task: Task, emit: Emit) -> Outcome:
         """Train the model and return its score."""
-        if task.traced.graph_module is None:  # it was left behind, see `serialize.PickledTask`
+        if task.traced.graph_module is None:  # it is not sent, see `serialize.PickledTask`
             graph = trace_graph(task.traced.model, task.traced.inputs)
             task = replace(task, traced=replace(task.traced, graph=graph))
         return Outcome(
@@ -73,7 +73,7 @@ class CandidateRun:
         return Outcome(self, None, reason)
 
     def retry_event(self, reason: str) -> Notice:
-        """Return what to say when the training starts again."""
+        """Return the notice that the training is repeated."""
         return Notice(f"{self.name} starts again: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -82,7 +82,7 @@ class CandidateRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: with a score, diverged (None), or not at all, for a ``reason``."""
+    """The end of a training: a score, None if it diverged, or the ``reason`` of a failure."""
 
     run: CandidateRun
     score: float | None
@@ -108,25 +108,36 @@ def verify_plan(
     Args:
         model: The module that the plan was made for, or a spec that names it, as for `run_sweep`.
         data: What to train and score on, as for `run_sweep`; None for the data of the model's file.
-        plan: The plan to try, of `suggest_widths` or `SlimPlan.load`.
-        record: The sweep that the plan was made from. With it a model is tried, too, whose widths come from the
-            initial weights alone.
-        seeds: How often each model is trained.
+        plan: The plan, of `suggest_widths` or `SlimPlan.load`.
+        record: The sweep that the plan was made from; with it, a model with widths from the initial weights alone is
+            also trained.
+        seeds: The number of trainings of each model.
         jobs: Trainings at once, as for `run_sweep`.
         engine: "local" or "ray", as for `run_sweep`.
-        ray_address: A Ray cluster, as for `run_sweep`.
-        keep_in: A folder where the score of each training is kept; one that is there is not trained again.
-        listener: Gets every event.
-        **options: How long and by what recipe to train, see `TrainingOptions`.
+        ray_address: The address of a Ray cluster, as for `run_sweep`.
+        keep_in: A folder for the score of each training; trainings whose scores are there are not repeated.
+        listener: Called with every event.
+        **options: The length and recipe of trainings, see `TrainingOptions`.
 
     Returns:
-        The scores and costs of every model. Its ``verdict`` says in words how the plan did.
+        The scores and costs of every model; its ``verdict`` is the comparison in words.
 
     Raises:
         ModelError: The plan is for another model.
-        OptionError: An option has no such value.
+        OptionError: An option has an invalid value.
         DataError: The data cannot be used.
         DstError: A training failed.
+
+    Example:
+        >>> import pandas as pd, torch
+        >>> from dst_analyze import rank_layers, suggest_widths, trace_model, verify_plan
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        >>> table = pd.DataFrame({"layer": ["0", "2"] * 2, "alpha": [1, 1, 2, 2], "remaining": [0.4, 0.8, 0.2, 0.7]})
+        >>> plan = suggest_widths(trace_model(net, torch.randn(1, 4)), rank_layers(table))
+        >>> x = torch.randn(64, 4)
+        >>> result = verify_plan(net, (x, (x[:, 0] > 0).long()), plan, seeds=1, steps=20)
+        >>> list(result.table["contender"])
+        ['dense', 'slim', 'uniform', 'random']
     """
     task = plan_task(model, data, **options)
     check_plan_fits(task.traced, plan)
@@ -145,13 +156,13 @@ def verify_task_plan(
     engine: Engine | None = None,
     listener: Emit = ignore_event,
 ) -> Verification:
-    """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare.
+    """Train dense, slim, uniform, random and fan-in models on the task's data and budget, and compare them.
 
-    With ``keep_in`` every training that has ended is kept in that folder, and not repeated. They are run by an
-    ``engine``, as trials are, with the same results whatever it is: without one, one after the other in this process.
+    Scores are kept in the folder ``keep_in``, and trainings whose scores are there are not repeated. Without an
+    ``engine`` trainings run one after the other in this process, with the same results.
     """
     if seeds < 1:
-        raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="3 or more")
+        raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="give 3 or more")
     coupling = couple_channels(task.traced)
     found = list_candidates(task.traced, coupling, record, plan)
     scores: dict[tuple[str, int], float | None] = {}
@@ -173,13 +184,13 @@ def verify_task_plan(
             if outcome.reason:
                 raise DstError(
                     f"the training of {outcome.run.name} failed: {outcome.reason}",
-                    hint="what has been trained is kept: the same command goes on from there" if keep_in else "",
+                    hint="repeat the command: finished trainings are kept" if keep_in else "",
                 )
             if keep_in is not None:
                 _save_score(keep_in, outcome.run, task.steps, outcome.score)
             count(outcome.run, outcome.score)
     with torch_threads(task.threads):
-        costs = dict(zip((c.name for c in found), _measured(task, coupling, found), strict=True))
+        costs = dict(zip((c.name for c in found), _costs(task, coupling, found), strict=True))
     return Verification(
         score="accuracy" if task.accuracy else "loss",
         steps=task.steps,
@@ -200,12 +211,12 @@ def verify_task_plan(
 
 
 def trained(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> nn.Module:
-    """A candidate trained from scratch on the task's budget."""
+    """Return a candidate trained from scratch on the task's budget."""
     return train_plain(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
 
 
 def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> float | None:
-    """How a candidate does after its training; None if it diverged."""
+    """Return the score of a candidate after its training; None if it diverged."""
     try:
         model = trained(task, coupling, candidate, seed)
     except DivergedError:
@@ -217,8 +228,8 @@ def trained_score(task: Task, coupling: Coupling, candidate: Candidate, seed: in
     return score if math.isfinite(loss) else None
 
 
-def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
-    """Milliseconds of a forward pass over one batch (the median of rounds in which each has its turn), and memory."""
+def _costs(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Iterator[tuple[float, int]]:
+    """Yield the milliseconds of a forward pass over one batch, and the bytes of memory, of each candidate."""
     objective = task.objective(task.traced.model)
     batch = None if task.own_loop else task.device.moved(next(iter(task.train_data.once())))
     inputs = task.traced.inputs if task.own_loop else objective.inputs(batch)
@@ -234,7 +245,7 @@ def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Ite
 
 
 def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
-    """Bytes of weights, and of what autograd keeps for the backward pass of one batch."""
+    """Return the bytes of weights and of what autograd saves for the backward pass of one batch."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, int] = {}
 
@@ -254,7 +265,7 @@ def _file(folder: Path, run: CandidateRun) -> Path:
 
 
 def _digest(candidate: Candidate) -> str:
-    """Of what is removed, which alone decides how a training goes: a reason put in other words is no other plan."""
+    """Return a hash of the removed units, which alone determine a training; reasons in the plan do not count."""
     text = "" if candidate.plan is None else json.dumps(candidate.plan.removal)
     return hashlib.sha256(text.encode()).hexdigest()
 

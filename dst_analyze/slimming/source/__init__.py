@@ -1,1 +1,1 @@
-"""A slim model becomes Python source that builds it."""
+"""Python source of a slim model."""

@@ -1,4 +1,4 @@
-"""The call that builds a layer, read from its attributes: torch's layers keep their arguments under their names."""
+"""The constructor calls of layers, from their attributes: torch's layers store their arguments by name."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ _TORCH_LAYERS = frozenset(kind for kind in vars(nn).values() if isinstance(kind,
 
 
 class Imports:
-    """What the file has to import."""
+    """The imports of the written file."""
 
     def __init__(self) -> None:
         self._modules: set[str] = set()
         self._names: dict[str, str] = {}  # name -> module
 
     def module(self, name: str) -> None:
+        """Add a module of the standard library."""
         self._modules.add(name)
 
     def name(self, module: str, name: str) -> str:
-        """Bring in a class or function of somebody else's by name."""
+        """Add a class or function of a third-party module; raise if other files cannot import it."""
         if not all(is_plain(part) for part in (*module.split("."), name)) or self._names.get(name, module) != module:
             raise SourceError(f"{module}.{name} cannot be imported by a file")
         try:
@@ -49,14 +50,15 @@ class Imports:
         except (ImportError, AttributeError) as error:
             raise SourceError(f"{name} cannot be imported from {module}") from error
         if module == "__main__":
-            raise SourceError(f"{name} is defined in the running script", hint="put it into a module of its own")
+            raise SourceError(f"{name} is defined in the running script", hint="put it into a separate module")
         if module.startswith(MADE_FROM_FILE):
-            hint = "put it into a module of its own beside the model file, and import it there"
+            hint = "put it into a separate module beside the model file, and import it there"
             raise SourceError(f"{name} is defined in the model file, which other files cannot import", hint=hint)
         self._names[name] = module
         return name
 
     def lines(self, functional: bool) -> list[str]:
+        """Return the import lines of torch and of third-party modules."""
         own = [f"from {module} import {name}" for name, module in sorted(self._names.items(), key=lambda kv: kv[::-1])]
         torchs = [
             "import torch",
@@ -67,12 +69,13 @@ class Imports:
         return [*torchs, *own]
 
     def standard(self) -> list[str]:
+        """Return the import lines of the standard library."""
         return [*(f"import {name}" for name in sorted(self._modules)), "from pathlib import Path"]
 
 
 def construct(module: nn.Module, imports: Imports) -> str:
-    """The expression that builds a layer like this one, with weights of its own."""
-    kind = _written_as(type(module))
+    """Return the expression that builds a layer like this one, with new weights."""
+    kind = _constructor_class(type(module))
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
@@ -84,7 +87,7 @@ def construct(module: nn.Module, imports: Imports) -> str:
     arguments = _recurrent(module) if isinstance(module, nn.RNNBase) else _arguments(module, kind)
     parts: dict[str, nn.Module] = {}
     if not name.startswith("nn.") and not isinstance(module, HeadAttention):
-        parts = _prove(module, kind, dict(arguments))
+        parts = _check_rebuilds(module, kind, dict(arguments))
     required = [key for key, parameter in inspect.signature(kind).parameters.items() if _is_required(parameter)]
     if isinstance(module, nn.RNNBase):
         required = ["input_size", "hidden_size"]
@@ -94,8 +97,8 @@ def construct(module: nn.Module, imports: Imports) -> str:
     return f"{WITH_PARTS}({call}, {', '.join(f'{key}={construct(part, imports)}' for key, part in parts.items())})"
 
 
-def _written_as(kind: type[nn.Module]) -> Any:
-    """A subclass that only builds itself differently is its torch.nn base."""
+def _constructor_class(kind: type[nn.Module]) -> Any:
+    """Return the class to construct: the torch.nn base of a subclass that overrides only its constructor."""
     for cls in kind.__mro__:
         if cls in _TORCH_LAYERS:
             return cls
@@ -148,10 +151,11 @@ def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in found if key not in _RECURRENT_DEFAULTS or value != _RECURRENT_DEFAULTS[key]]
 
 
-def _prove(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
-    """A stranger's class: build one here, to see that its attributes do say how; but for the parts that this returns.
+def _check_rebuilds(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:
+    """Return the children of a third-party layer that its attributes do not determine; raise if other things differ.
 
-    An activation inside of a norm, say: an argument decided on it, under a name that no attribute has.
+    The layer is built from its attributes and compared. A child may depend on an argument that is not stored as an
+    attribute, such as the activation inside of a norm.
     """
     try:
         twin = kind(**arguments)

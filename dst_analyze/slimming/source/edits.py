@@ -1,4 +1,4 @@
-"""A plan for people who edit their own source, or use another tool: what to change where."""
+"""A plan as a list of changes, for users who edit their own source or use another pruning tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dst_analyze.slimming.source.literals import SourceError
 
 
 def changed_lines(traced: TracedModel, slim: nn.Module) -> pd.DataFrame:
-    """Layer by layer, the call that builds it in the model and in the slim one, where the two differ."""
+    """Return the layers whose constructor calls differ between the model and the slim one, with both calls."""
     assert traced.graph_module is not None
     before, after = dict(traced.graph_module.named_modules()), dict(slim.named_modules())
     rows = []
@@ -32,13 +32,13 @@ def changed_lines(traced: TracedModel, slim: nn.Module) -> pd.DataFrame:
 def _call(module: nn.Module) -> str:
     try:
         return construct(module, Imports())
-    except SourceError:  # somebody's own layer: its shapes say what changed
+    except SourceError:  # a custom layer: show its parameters' shapes
         shapes = ", ".join(f"{name} {tuple(p.shape)}" for name, p in module.named_parameters(recurse=False))
         return f"{type(module).__name__}({shapes})"
 
 
 def pruning_ratios(plan: SlimPlan) -> dict[str, float]:
-    """For torch_pruning's ``pruning_ratio_dict``: the share of its output channels each layer loses, by name."""
+    """Return the share of output channels that each layer loses, for torch_pruning's ``pruning_ratio_dict``."""
     return {
         layer: round(1 - group.new_width / group.width, 4)
         for group in plan.groups

@@ -1,4 +1,4 @@
-"""Python text: literals, names, attribute paths, and lines of a bearable length."""
+"""Python source text: literals, names, attribute paths and line wrapping."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _RESERVED = {"torch", "nn", "F", "math", "operator", "self", "Path", "WEIGHTS", 
 
 
 class SourceError(ModelError):
-    """Something in the model has no form as source."""
+    """A part of the model cannot be written as source."""
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name may be written as an attribute or a keyword."""
+    """Return True if a name may be written as an attribute or a keyword."""
     return name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("__")
 
 
 def identifier(name: str, taken: set[str] | frozenset[str] = frozenset()) -> str:
-    """A name for a variable or a class that nothing else in the file has."""
+    """Return a valid name for a variable or class that is not yet used in the file."""
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter == "_") else "_" for letter in name)
     if not is_plain(name):
         name = f"v_{name}".replace("__", "_")
@@ -38,7 +38,7 @@ def identifier(name: str, taken: set[str] | frozenset[str] = frozenset()) -> str
 
 
 def literal(value: Any) -> str:
-    """A value as Python writes it; only values that are plain data have such a form."""
+    """Return the Python literal of a value; raise if it is not plain data."""
     if value is None or value is ... or isinstance(value, bool):
         return "..." if value is ... else repr(value)
     if isinstance(value, float):
@@ -57,7 +57,7 @@ def literal(value: Any) -> str:
 
 
 def collection(value: tuple[Any, ...] | list[Any] | dict[Any, Any] | slice, of: Callable[[Any], str]) -> str:
-    """A tuple, list, dict or slice as Python writes it, its items as ``of`` writes them."""
+    """Return the Python text of a tuple, list, dict or slice, with items written by ``of``."""
     if isinstance(value, tuple):
         return f"({', '.join(map(of, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, list):
@@ -73,7 +73,7 @@ def _quoted(text: str) -> str:
 
 
 def attribute(start: str, path: str, root: nn.Module) -> str:
-    """The expression for a module or tensor by its qualified name."""
+    """Return the expression for a module or tensor with this qualified name."""
     module: Any = root
     for name in path.split("."):
         listed = isinstance(module, nn.Module) and is_listed(module) and module is not root
@@ -87,15 +87,15 @@ def attribute(start: str, path: str, root: nn.Module) -> str:
 
 
 def is_listed(module: nn.Module) -> bool:
-    """Whether a container holds numbered parts and nothing else: those are written as a list."""
+    """Return True if a container holds only numbered submodules, which are written as a list."""
     names = [*module._modules, *module._parameters, *module._buffers]
     return type(module) is nn.Module and bool(names) and names == [str(i) for i in range(len(module._modules))]
 
 
 def wrapped(text: str, indent: str, after: int = 0) -> str:
-    """A long line broken inside its last brackets: what is in them on one line of its own, else one line each.
+    """Return a long line broken inside its last brackets: their content on one line, else on one line per item.
 
-    ``after``: the length of what will follow it on its last line.
+    ``after``: the length of the text that will follow on the last line.
     """
     if len(indent) + len(text) + after <= _WIDTH or text[-1:] not in (")", "]"):
         return text
@@ -111,7 +111,7 @@ def wrapped(text: str, indent: str, after: int = 0) -> str:
 
 
 def _last_brackets(text: str) -> tuple[int, list[str]]:
-    """Where the brackets that end a line begin, and what stands between their commas."""
+    """Return the position of the bracket that the last one closes, and the items between them."""
     opened: list[int] = []
     commas: dict[int, list[int]] = {}
     start, quote, escaped = 0, "", False

@@ -1,4 +1,4 @@
-"""The graph as the body of a forward: one statement per node, a variable given on where its value dies."""
+"""The forward method of a graph: one statement per node; variables are reused after their last use."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _INDENT = " " * 8
 
 
 def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
-    """The forward method, signature and all."""
+    """Return the lines of the forward method, with its signature."""
     writer = _Writer(slim, imports)
     lines = [line for node in slim.graph.nodes for line in writer.statement(node)]
     arguments = ", ".join(f"{writer.names[node]}: torch.Tensor" for node in writer.placeholders)
@@ -60,7 +60,7 @@ def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
 
 
 def _short_name(node: fx.Node) -> str:
-    """The last word of a module's path, the attribute, or what the operation is called."""
+    """Return the last name in a module's path, the attribute, or the name of the operation."""
     if node.target is getattr:
         return str(node.args[1])
     if isinstance(node.target, type):
@@ -70,8 +70,8 @@ def _short_name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target)).strip("_")
 
 
-def _home(target: Any) -> str:
-    """By which name of the file's own a function is reached; none if it has to be imported."""
+def _module_of(target: Any) -> str:
+    """Return the module of the file's fixed imports that has a function; empty if it has to be imported."""
     name = str(getattr(target, "__name__", ""))
     homes = {"F": F, "torch": torch, "math": math, "operator": operator}
     return next((home for home, m in homes.items() if is_plain(name) and getattr(m, name, None) is target), "")
@@ -83,11 +83,11 @@ class _Writer:
         self.placeholders = [node for node in slim.graph.nodes if node.op == "placeholder"]
         self.names: dict[fx.Node, str] = {}
         self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
-        self._alive: set[str] = set()
+        self._live: set[str] = set()
         functions = [node.target for node in slim.graph.nodes if node.op == "call_function"]
-        self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _home(target)}
+        self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _module_of(target)}
         for node in self.placeholders:
-            self.names[node] = self._fresh(str(node.target))
+            self.names[node] = self._new_name(str(node.target))
 
     def statement(self, node: fx.Node) -> list[str]:
         if node.op in ("placeholder", "get_attr"):
@@ -95,26 +95,26 @@ class _Writer:
         if node.op == "output":
             return [_INDENT + wrapped(f"return {self._value(node.args[0])}", _INDENT)]
         text = self._expression(node)
-        dying = [arg for arg in node.all_input_nodes if self._last[arg] is node and arg in self.names]
-        self._alive -= {self.names[arg] for arg in dying}
+        expiring = [arg for arg in node.all_input_nodes if self._last[arg] is node and arg in self.names]
+        self._live -= {self.names[arg] for arg in expiring}
         if node.target is operator.setitem or not node.users:
             return [_INDENT + wrapped(text, _INDENT)]
-        heir = next((arg for arg in dying if arg.meta.get("is_tensor") and node.meta.get("is_tensor")), None)
-        self.names[node] = self._reserve(self.names[heir]) if heir else self._fresh(_short_name(node))
-        if node.target in _IN_PLACE:  # changes its first argument, which may live on under its own name
+        reused = next((arg for arg in expiring if arg.meta.get("is_tensor") and node.meta.get("is_tensor")), None)
+        self.names[node] = self._reserve(self.names[reused]) if reused else self._new_name(_short_name(node))
+        if node.target in _IN_PLACE:  # changes its first argument, which may still be used under its own name
             first, second = self._value(node.args[0]), self._value(node.args[1])
-            given_on = [] if self.names[node] == first else [f"{_INDENT}{self.names[node]} = {first}"]
-            return [f"{_INDENT}{first} {text} {second}", *given_on]
+            alias = [] if self.names[node] == first else [f"{_INDENT}{self.names[node]} = {first}"]
+            return [f"{_INDENT}{first} {text} {second}", *alias]
         return [_INDENT + wrapped(f"{self.names[node]} = {text}", _INDENT)]
 
-    def _fresh(self, wish: str) -> str:
-        """A name no living variable has."""
+    def _new_name(self, wish: str) -> str:
+        """Return a name that no live variable has."""
         base = identifier(wish, self._imported)
         names = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
-        return self._reserve(next(name for name in names if name not in self._alive))
+        return self._reserve(next(name for name in names if name not in self._live))
 
     def _reserve(self, name: str) -> str:
-        self._alive.add(name)
+        self._live.add(name)
         return name
 
     # Expressions.
@@ -146,9 +146,9 @@ class _Writer:
         return f"{self._called(target)}({self._arguments(args, node.kwargs)})"  # type: ignore[arg-type]
 
     def _called(self, target: Callable[..., Any]) -> str:
-        """How a function is reached from the file."""
+        """Return the expression that names a function in the file; adds an import if needed."""
         name = str(getattr(target, "__name__", ""))
-        if home := _home(target):
+        if home := _module_of(target):
             if home in ("math", "operator"):
                 self._imports.module(home)
             return f"{home}.{name}"

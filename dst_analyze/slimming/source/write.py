@@ -1,7 +1,7 @@
-"""`write_source`: a slim model as a readable Python file that builds it, and its weights in safetensors beside it.
+"""`write_source`: write a slim model as a readable Python file, with its weights in safetensors beside it.
 
-Names from the model are written as attributes only where they are plain identifiers; everywhere else, and for every
-other value, as quoted literals: nothing a model is called can become code.
+Names from the model are written as attributes only if they are plain identifiers, and otherwise as quoted literals,
+like all other values: no name in a model can become code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,27 @@ _INDENT = " " * 4
 
 
 def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
-    """Write ``path`` and the weights beside it; the file's ``build_model()`` gives the model back."""
+    """Write a slim model as a Python file with ``build_model()``, and its weights beside it.
+
+    Args:
+        slim: The model, of `slim_model`.
+        path: The Python file to write; the weights get its name with the suffix ".safetensors".
+
+    Returns:
+        The path of the Python file.
+
+    Raises:
+        SourceError: A part of the model cannot be written as source, such as a class of the running script.
+
+    Example:
+        >>> import pandas as pd, tempfile, torch
+        >>> from dst_analyze import rank_layers, slim_model, suggest_widths, trace_model, write_source
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+        >>> table = pd.DataFrame({"layer": ["0", "2"] * 2, "alpha": [1, 1, 2, 2], "remaining": [0.4, 0.8, 0.2, 0.7]})
+        >>> plan = suggest_widths(trace_model(net, torch.randn(1, 4)), rank_layers(table))
+        >>> write_source(slim_model(net, plan), f"{tempfile.mkdtemp()}/slim.py").name
+        'slim.py'
+    """
     path = Path(path)
     path.write_text(source_of_model(slim), encoding="utf-8")
     tensors = {
@@ -40,7 +60,7 @@ def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
 
 
 def source_of_model(slim: fx.GraphModule) -> str:
-    """The file's text."""
+    """Return the text of the Python file of a slim model."""
     name = identifier(re.sub(r"\W", "_", type(slim).__name__))
     imports = Imports()
     layers, body = _Layers(slim, imports).lines(), forward_lines(slim, imports)
@@ -73,7 +93,7 @@ _WEIGHTS = 'Path(__file__).with_suffix(".safetensors")'
 
 
 class _Layers:
-    """The lines of ``__init__``: every part of the model, in its order, with a remark where a width changed."""
+    """The lines of ``__init__``: every submodule and tensor in its order, with a comment where a width changed."""
 
     def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
         self._slim, self._imports = slim, imports
@@ -83,6 +103,7 @@ class _Layers:
         self._ties: list[str] = []
 
     def lines(self) -> list[str]:
+        """Return the lines, with tied parameters last."""
         indent = _INDENT * 2
         lines: list[str] = []
         for name, value in _children(self._slim):
@@ -105,7 +126,7 @@ class _Layers:
         return [f"{indent}{note}", indent + line]
 
     def _container(self, before: str, value: nn.Module, after: str, path: str, indent: str) -> list[str]:
-        """Numbered parts as a Sequential, which is never called as one; named ones as a Block."""
+        """Return the lines of a container: a Sequential (never called) for numbered parts, else a Block."""
         lines: list[str] = []
         for name, child in _children(value):
             key, end = ("", ",") if is_listed(value) else (f"{name}=", ",")
@@ -129,19 +150,19 @@ class _Layers:
         if not isinstance(tensor, nn.Parameter):
             return f"nn.Buffer({made}{'' if path in self._persistent else ', persistent=False'})", note
         self._tie(path, tensor)
-        if tensor.is_floating_point() and tensor.numel() > 1:  # without its weights the file still gives a fair start
+        if tensor.is_floating_point() and tensor.numel() > 1:  # a reasonable initialisation without the weights file
             made = f"torch.randn({shape}) * {float(tensor.detach().float().std()):.3g}"
         return f"nn.Parameter({made})", note
 
     def _tie(self, path: str, tensor: torch.Tensor) -> None:
-        """A parameter seen before under another name is the same one here too."""
+        """Record a parameter; one that was seen under another name becomes an assignment that ties both."""
         first = self._seen.setdefault(id(tensor), path)
         if first != path:
             self._ties.append(f"{attribute('self', path, self._slim)} = {attribute('self', first, self._slim)}")
 
 
 def _children(module: nn.Module) -> list[tuple[str, Any]]:
-    """What a container holds: parameters, buffers, modules."""
+    """Return the parameters, buffers and submodules of a container by name."""
     tensors = [*module._parameters.items(), *module._buffers.items()]
     return [(name, value) for name, value in (*tensors, *module._modules.items()) if value is not None]
 
@@ -154,13 +175,13 @@ _BLOCK = '''class Block(nn.Module):
         for name, part in parts.items():
             setattr(self, name, part)'''
 _WITH_PARTS = '''def with_parts(module: nn.Module, **parts: nn.Module) -> nn.Module:
-    """A layer in which some of its own parts are others."""
+    """Return a layer with some of its children replaced."""
     for name, part in parts.items():
         setattr(module, name, part)
     return module'''
 
 _DEPTH = '''class StochasticDepth(nn.Module):
-    """Leaves its input out at random while training: whole batches, or row by row."""
+    """Drops its input at random while training: whole batches, or row by row."""
 
     def __init__(self, p: float, mode: str) -> None:
         super().__init__()
@@ -193,7 +214,7 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
     still = [literal(own) for own, parameter in slim.named_parameters() if not parameter.requires_grad]
     lines = [
         "def build_model(weights: Path | None = WEIGHTS) -> nn.Module:",
-        '    """The model with its weights; with None, as it is initialised."""',
+        '    """Return the model with its weights; with None, with new ones."""',
         f"    model = {name}()",
         "    if weights is not None:",
         "        tensors = load_file(weights)",
@@ -210,10 +231,10 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
     return "\n".join([*lines, "    return model"])
 
 
-_FEW = 16  # numbers, such as the lengths of sequences
+_FEW = 16  # the most numbers of an integer input that are written out, such as sequence lengths
 
 
-def _made(tensor: torch.Tensor) -> str:
+def _input_expression(tensor: torch.Tensor) -> str:
     shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
     if tensor.is_floating_point():
         return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
@@ -223,11 +244,11 @@ def _made(tensor: torch.Tensor) -> str:
 
 
 def _example(slim: fx.GraphModule) -> str:
-    """Inputs of the example's shapes: noise, or where numbers have a meaning the example's own, if they are few."""
+    """Return ``example_inputs()`` with inputs of the example's shapes: noise, or the example's own few integers."""
     tensors = slim.meta.get("inputs")
     if not tensors:
         return ""
-    made = [_made(tensor) for tensor in tensors]
+    made = [_input_expression(tensor) for tensor in tensors]
     return "\n".join(
         [
             "def example_inputs() -> tuple[torch.Tensor, ...]:",

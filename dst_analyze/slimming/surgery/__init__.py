@@ -1,1 +1,1 @@
-"""A traced model and the channels to remove become a smaller model."""
+"""Surgery: from a traced model and the channels to remove to a smaller model."""

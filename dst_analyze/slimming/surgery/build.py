@@ -1,4 +1,4 @@
-"""`slim`: the traced graph with fewer channels, as an ordinary module with the trained weights that are left."""
+"""`slim`: build the traced model with fewer channels, as a module with the trained weights that are left."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from dst_analyze.slimming.surgery.cut_shapes import Slimming
 from dst_analyze.slimming.surgery.fit_calls import CallSite, fit_call
 from dst_analyze.slimming.surgery.fit_modules import fit_module
 
-# Group by name -> places of the units to remove, counted within the group.
+# Name of a group -> positions within the group of the units to remove.
 Removal = Mapping[str, Collection[int]]
 
 
 def slim(
     traced: TracedModel, removal: Removal, *, coupling: Coupling | None = None, weights: nn.Module | None = None
 ) -> fx.GraphModule:
-    """The model without some of its channels; the user's own is not touched.
+    """Return a copy of the model without some of its channels.
 
     ``weights``: take the tensors from this module (same names) instead of from the traced model. The result takes the
     example's tensors, in their order, and returns plain tuples, lists and dicts, as the traced graph does.
     """
     if traced.graph_module is None:
         raise ModelError(
-            "the model has no graph, so its channels cannot be told apart",
+            "the model has no graph, so its channels cannot be removed",
             place=next((opaque.place for opaque in traced.graph.opaque), ""),
             hint="`dst-analyze inspect` says what the tracer could not follow",
         )
     coupling = coupling or couple_channels(traced)
     slimming = Slimming(coupling, kept_units(coupling, removal))
     with preserved(), quiet_inspection(), torch.no_grad():
-        built = _assembled(traced.graph_module, slimming, weights)
+        built = _assemble(traced.graph_module, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         _Fitter(built, slimming).run(*example_tensors(traced))
         for node in built.graph.nodes:
             _restore_training(node, built)
-        _free_devices(built.graph, traced.inputs.tensors())
+        _use_input_device(built.graph, traced.inputs.tensors())
         remove_dead_nodes(built.graph)
         built.delete_all_unused_submodules()
         _reorder(built, traced.model)
@@ -58,7 +58,7 @@ def slim(
 
 
 def kept_units(coupling: Coupling, removal: Removal) -> Mask:
-    """A mask over all units, after the removal is found to be possible."""
+    """Return a mask of the units to keep; raise if the removal is not possible."""
     keep = np.ones(coupling.unit_count, np.bool_)
     groups = {group.name: group for group in coupling.groups}
     for name, places in removal.items():
@@ -82,19 +82,19 @@ def kept_units(coupling: Coupling, removal: Removal) -> Mask:
 
 
 class ShapeError(ModelError):
-    """A node of the slim graph computes a shape other than planned."""
+    """The result of a node of the slim graph has another shape than planned."""
 
 
 # --- assembling -------------------------------------------------------------------------------------------------
 
 
-def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
-    """The graph and everything it refers to, tensors cut."""
+def _assemble(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
+    """Return a copy of the graph and of the modules and tensors it refers to, with tensors cut."""
     graph = fx.Graph()
     output = graph.graph_copy(source.graph, {})
     graph.output(output)
     for old, new in zip(source.graph.nodes, graph.nodes, strict=True):
-        new.name = old.name  # the coupling knows nodes by name
+        new.name = old.name  # the coupling refers to nodes by name
     memo = _cut_tensors(source, slimming, weights)
     attributes: dict[str, Any] = {}
     was: dict[str, dict[str, Any]] = {}
@@ -106,12 +106,12 @@ def _assembled(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | 
         if isinstance(value, torch.Tensor) and value.shape != attributes[target].shape:
             was[target] = {"shape": tuple(value.shape)}
     built = fx.GraphModule(attributes, graph, class_name=f"Slim{type(source).__name__}")
-    built.meta["was"] = was  # what the source will remark upon
+    built.meta["was"] = was  # for comments in the written source
     return built.eval()
 
 
 def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module | None) -> dict[int, Any]:
-    """By the identity of each of the source's tensors, what takes its place."""
+    """Return the cut tensors by the id of the tensors they replace, as a memo for `copy.deepcopy`."""
     names = canonical_names(source)
     given = dict(named_tensors(weights)) if weights is not None else {}
     memo: dict[int, Any] = {}
@@ -129,7 +129,7 @@ def _cut_tensors(source: fx.GraphModule, slimming: Slimming, weights: nn.Module 
 
 
 def _reorder(module: nn.Module, like: nn.Module | None) -> None:
-    """Parts in the order the user's model has them: a state dict reads the same, and so does the source."""
+    """Order submodules as in the user's model, for the state dict and the written source."""
     place = {name: i for i, name in enumerate(like._modules)} if like is not None else {}
     module._modules = dict(sorted(module._modules.items(), key=lambda item: place.get(item[0], len(place))))
     for name, child in module._modules.items():
@@ -141,7 +141,7 @@ _DROPOUTS = ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d", 
 
 
 def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
-    """The trace shows eval mode: a functional dropout that was off for that reason follows the mode again."""
+    """Make a functional dropout depend on the module's mode again; the trace was made in eval mode."""
     name = getattr(node.target, "__name__", "")
     if node.op != "call_function" or name not in _DROPOUTS or node.target.__module__ != "torch.nn.functional":
         return
@@ -156,13 +156,13 @@ def _restore_training(node: fx.Node, module: fx.GraphModule) -> None:
         node.update_kwarg("training", mode)
 
 
-def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
-    """Where the trace has the example's device built in (``.to(device)``), it is the input's: models are moved."""
+def _use_input_device(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
+    """Replace the example's device in the graph (``.to(device)``) by the input's, as models are moved."""
     if not inputs:
         return
     here, places = inputs[0].device, [node for node in graph.nodes if node.op == "placeholder"]
     with graph.inserting_after(places[-1]):
-        # Swept away again where nobody asks for it.
+        # Dead-node removal deletes it if it is not used.
         free = graph.create_node("call_function", getattr, (places[0], "device"), name="device")
 
     def follow(value: Any) -> Any:
@@ -176,7 +176,7 @@ def _free_devices(graph: fx.Graph, inputs: Sequence[torch.Tensor]) -> None:
 
 
 class ShapeChecker(fx.Interpreter):
-    """Runs a slim graph and stops at the first shape that is not as planned."""
+    """A run of a slim graph that raises at the first shape that is not as planned."""
 
     def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
         super().__init__(module)
@@ -203,11 +203,11 @@ class ShapeChecker(fx.Interpreter):
 
 
 class _Fitter(ShapeChecker):
-    """Runs the graph on the example, fitting each node before it runs."""
+    """A run of the slim graph on the example that fits each node to its inputs before it runs."""
 
     def __init__(self, module: fx.GraphModule, slimming: Slimming) -> None:
         super().__init__(module, slimming)
-        self._fitted: dict[int, nn.Module] = {}  # a layer called twice is fitted once
+        self._fitted: dict[int, nn.Module] = {}  # by id, as a layer that is called twice is fitted once
         self.was: dict[str, dict[str, Any]] = module.meta["was"]
 
     def run_node(self, n: fx.Node) -> Any:
@@ -223,20 +223,20 @@ class _Fitter(ShapeChecker):
         module = self.module.get_submodule(path)
         if id(module) in self._fitted:
             return
-        before = _facts(module)
+        before = _size_attributes(module)
         fitted = fit_module(module, n, args, self.slimming)
         self._fitted |= {id(module): module, id(fitted): fitted}
         if fitted is not module:
             parent, _, name = path.rpartition(".")
             setattr(self.module.get_submodule(parent), name, fitted)
             self.submodules[path] = fitted
-        now = _facts(fitted)
+        now = _size_attributes(fitted)
         if was := {key: value for key, value in before.items() if now.get(key, value) != value}:
             self.was[path] = was
 
 
-def _facts(module: nn.Module) -> dict[str, Any]:
-    """The numbers a layer is built with."""
+def _size_attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the integers and tuples that a layer was built with."""
     return {
         key: value
         for key, value in vars(module).items()

@@ -1,4 +1,4 @@
-"""A coupling and a choice: what every tensor of the graph will look like."""
+"""The shapes of all tensors of the graph after a removal of channels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from dst_analyze.channels.groups import Coupling, Layout, Mask
 
 @dataclass(frozen=True)
 class Slimming:
-    """A coupling, and which of its units are kept."""
+    """A coupling with a mask of the units to keep."""
 
     coupling: Coupling
     keep: Mask
 
     def layout(self, node: fx.Node) -> Any:
+        """Return the layout of a node's result before the removal."""
         return self.coupling.activations.get(node.name)
 
     def expected(self, layout: Any) -> Any:
-        """The shapes a node's result must have."""
+        """Return the shapes that a result with this layout must have."""
         if isinstance(layout, Layout):
             return layout.shape_after(self.keep)
         if isinstance(layout, tuple):
@@ -32,9 +33,9 @@ class Slimming:
         return None
 
     def kept_before(self, layout: Layout, dim: int, place: int) -> int:
-        """How many of the first ``place`` places along an axis are left."""
+        """Return how many of the first ``place`` positions along an axis are left."""
         return int(layout.kept_places(self.keep, dim)[:place].sum())
 
     def groups_left(self, layout: Layout, dim: int, groups: int) -> int:
-        """How many of a number of equal groups along an axis have anything left."""
+        """Return how many of ``groups`` equal groups along an axis keep at least one position."""
         return int(np.asarray(layout.kept_places(self.keep, dim)).reshape(groups, -1).any(axis=1).sum())

@@ -1,4 +1,4 @@
-"""Calls fitted to the widths that are left: sizes, borders and counts written into the graph's arguments."""
+"""Fit calls to the remaining widths: sizes, slice bounds and counts in the graph's arguments."""
 
 from __future__ import annotations
 
@@ -19,30 +19,34 @@ from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
 @dataclass(frozen=True)
 class CallSite:
-    """One node of the slim graph about to run, with what its arguments are worth."""
+    """A node of the slim graph before it runs, with the values of its arguments."""
 
     node: fx.Node
     slimming: Slimming
-    values: Callable[[Any], Any]  # of an argument: nodes replaced by their values
+    values: Callable[[Any], Any]  # from an argument to its value, with nodes replaced by their results
 
     @property
     def expected(self) -> Any:
+        """The shapes that the node's result must have."""
         return self.slimming.expected(self.slimming.layout(self.node))
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument given by position or by name."""
         return self.node.args[position] if len(self.node.args) > position else self.node.kwargs.get(name, default)
 
     def set(self, position: int, name: str, value: Any) -> None:
+        """Replace an argument given by position or by name."""
         if len(self.node.args) > position:
             self.node.update_arg(position, value)
         else:
             self.node.update_kwarg(name, value)
 
     def old(self, value: Any) -> Any:
-        """What an argument was worth before anything was removed."""
+        """Return the value that an argument had before the removal."""
         return self.slimming.coupling.numbers.get(value.name) if isinstance(value, fx.Node) else value
 
     def input_layout(self) -> Layout | None:
+        """Return the layout of the first argument before the removal, if it is a tensor."""
         first = self.node.args[0] if self.node.args else next(iter(self.node.kwargs.values()), None)
         layout = self.slimming.layout(first) if isinstance(first, fx.Node) else None
         return layout if isinstance(layout, Layout) else None
@@ -61,10 +65,10 @@ def _fits(*names: str) -> Callable[[Fit], Fit]:
 
 
 def fit_call(site: CallSite) -> None:
-    """Make the numbers in a call's arguments fit the widths that are left."""
+    """Fit the numbers in a call's arguments to the remaining widths."""
     effect = effect_of(rule_for(site.node, None))
     if site.node.name in site.slimming.coupling.numbers:
-        return  # sizes among themselves: what is made of them is judged where it is used
+        return  # arithmetic on sizes; its results are fitted where they are used
     if effect is Effect.ELEMENTWISE:
         _keep_numbers(site)
     elif (fit := _fit_for(op_name(site.node, None))) is not None:
@@ -77,7 +81,7 @@ def _fit_for(op: str) -> Fit | None:
 
 
 def _keep_numbers(site: CallSite) -> None:
-    """A size used as a number (attention's 1/sqrt(d)) stays what it was: the weights were trained with it."""
+    """Keep the old value of a size used as a number (attention's 1/sqrt(d)), as the weights were trained with it."""
     numbers = site.slimming.coupling.numbers
 
     def old(node: fx.Node) -> Any:
@@ -90,10 +94,13 @@ def _keep_numbers(site: CallSite) -> None:
     site.node.kwargs = fx.map_arg(site.node.kwargs, old)
 
 
-def _fitted(site: CallSite, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0) -> list[Any]:
-    """Sizes of the axes from ``first`` on that come true: those that do are left as they are, so batches stay free.
+def _fitted_sizes(
+    site: CallSite, items: Sequence[Any], expected: Sequence[int], *, infer: bool, first: int = 0
+) -> list[Any]:
+    """Return the sizes of the axes from ``first`` on with wrong ones replaced; right ones stay symbolic.
 
-    Of those that do not, one can be left open: a computed one, rather of an axis without channels, which has a batch.
+    With ``infer`` one of the wrong sizes that were computed becomes -1, preferably of an axis without channels, which
+    is the batch.
     """
     values = [site.values(item) for item in items]
     wrong = [i for i, (value, size) in enumerate(zip(values, expected, strict=True)) if value not in (-1, size)]
@@ -106,23 +113,23 @@ def _fitted(site: CallSite, items: Sequence[Any], expected: Sequence[int], *, in
 
 
 def _sizes(site: CallSite, *, infer: bool, start: int = 1) -> None:
-    """view(2, 3), view((2, 3)) and view(size=(2, 3)) alike; sizes begin at the argument ``start``."""
+    """Fit the sizes of view(2, 3), view((2, 3)) or view(size=(2, 3)), which begin at the argument ``start``."""
     node, expected = site.node, site.expected
     name = next((key for key in ("shape", "size", "sizes") if key in node.kwargs), None)
     if name is not None:
-        items = _listed(site, node.kwargs[name])
+        items = _size_list(site, node.kwargs[name])
         if items is not None:
-            node.update_kwarg(name, _fitted(site, items, expected, infer=infer))
+            node.update_kwarg(name, _fitted_sizes(site, items, expected, infer=infer))
     elif len(node.args) > start and not isinstance(site.values(node.args[start]), int):
-        items = _listed(site, node.args[start])
+        items = _size_list(site, node.args[start])
         if items is not None:
-            node.update_arg(start, _fitted(site, items, expected, infer=infer))
+            node.update_arg(start, _fitted_sizes(site, items, expected, infer=infer))
     else:
-        node.args = (*node.args[:start], *_fitted(site, node.args[start:], expected, infer=infer))
+        node.args = (*node.args[:start], *_fitted_sizes(site, node.args[start:], expected, infer=infer))
 
 
-def _listed(site: CallSite, sizes: Any) -> list[Any] | None:
-    """Sizes one by one; None for another tensor's whole shape that is right as it is."""
+def _size_list(site: CallSite, sizes: Any) -> list[Any] | None:
+    """Return the sizes as a list; None for another tensor's whole shape if it is right already."""
     if isinstance(sizes, fx.Node):
         whole = site.values(sizes)
         if not isinstance(whole, tuple | list) or tuple(whole) == tuple(site.expected):
@@ -143,36 +150,37 @@ def _expand(site: CallSite) -> None:
 
 
 @_fits(*FUNCTIONS_THAT_MAKE)
-def _made(site: CallSite) -> None:
+def _factory(site: CallSite) -> None:
     _sizes(site, infer=False, start=0)
 
 
 def fit_unflatten(site: CallSite) -> None:
+    """Set the sizes."""
     layout = site.input_layout()
     if layout is None:
         return
     dim = site.values(site.argument(1, "dim")) % len(layout.shape)
     items = list(site.argument(2, "sizes"))
-    site.set(2, "sizes", _fitted(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
+    site.set(2, "sizes", _fitted_sizes(site, items, site.expected[dim : dim + len(items)], infer=True, first=dim))
 
 
 @_fits("chunk", "split", "split_with_sizes", "tensor_split")
 def _split(site: CallSite) -> None:
-    """Pieces of the sizes that are left: where the call as written does not give them, a split that names them."""
+    """Replace the call by a split with explicit sizes, unless it gives the remaining sizes as it is."""
     node = site.node
     position = 2 if len(node.args) > 2 or "dim" not in node.kwargs else None
     dim = site.values(node.kwargs["dim"] if position is None else node.args[2] if len(node.args) > 2 else 0)
     sizes = [shape[dim] for shape in site.expected]
     tensor = site.values(node.args[0])
     if op_name(node, None) != "split_with_sizes" or list(site.values(node.args[1])) != sizes:
-        natural = [] if tensor.shape[dim] != sum(sizes) else _natural(site, tensor)
+        natural = [] if tensor.shape[dim] != sum(sizes) else _result_as_written(site, tensor)
         if [piece.shape[dim] for piece in natural] != sizes:
             node.op, node.target = "call_function", torch.split
             node.args, node.kwargs = (node.args[0], sizes, dim), {}
 
 
-def _natural(site: CallSite, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """What the call gives as it is written; nothing if it cannot."""
+def _result_as_written(site: CallSite, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Return the result of the call as it is written; empty if it raises."""
     args, kwargs = site.values(site.node.args[1:]), site.values(dict(site.node.kwargs))
     try:
         if site.node.op == "call_method":
@@ -191,14 +199,15 @@ def _getitem(site: CallSite) -> None:
     items = list(index) if isinstance(index, tuple) else [index]
     dims = _dims_of(site, items, len(layout.shape))
     changed = [
-        _moved(site, layout, dim, item) if dim is not None else item for dim, item in zip(dims, items, strict=True)
+        _moved_slice(site, layout, dim, item) if dim is not None else item
+        for dim, item in zip(dims, items, strict=True)
     ]
     if changed != items:
         site.node.update_arg(1, tuple(changed) if isinstance(index, tuple) else changed[0])
 
 
 def _dims_of(site: CallSite, items: Sequence[Any], ndim: int) -> list[int | None]:
-    """The axis each item of an index is about."""
+    """Return the axis that each item of an index refers to."""
     values = [site.values(item) for item in items]
     widths = [
         0 if v is None or v is ... else v.ndim if isinstance(v, torch.Tensor) and v.dtype == torch.bool else 1
@@ -212,8 +221,8 @@ def _dims_of(site: CallSite, items: Sequence[Any], ndim: int) -> list[int | None
     return dims
 
 
-def _moved(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
-    """A slice along an axis that lost places: its borders move."""
+def _moved_slice(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
+    """Return a slice with its bounds moved by the channels removed before them; other items are unchanged."""
     if not isinstance(item, slice) or not layout.axes[dim]:
         return item
     start, stop, step = slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim])
@@ -239,14 +248,16 @@ def _narrow(site: CallSite) -> None:
 
 
 def fit_layer_norm(site: CallSite) -> None:
+    """Set the normalised shape."""
     items = site.argument(1, "normalized_shape")
     if isinstance(items, fx.Node):
         items = site.values(items)
     expected = site.expected[len(site.expected) - len(items) :]
-    site.set(1, "normalized_shape", tuple(_fitted(site, list(items), expected, infer=False)))
+    site.set(1, "normalized_shape", tuple(_fitted_sizes(site, list(items), expected, infer=False)))
 
 
 def fit_group_norm(site: CallSite) -> None:
+    """Set the number of groups."""
     layout = site.input_layout()
     if layout is not None:
         groups = site.old(site.argument(1, "num_groups"))
@@ -254,7 +265,7 @@ def fit_group_norm(site: CallSite) -> None:
 
 
 def fit_convolution(site: CallSite) -> None:
-    """Set the number of groups, unless it is computed from sizes and right already; transposed ones stay."""
+    """Set the number of groups, unless it is right already; transposed convolutions are not changed."""
     if "transpose" in op_name(site.node, None):
         return
     groups = site.values(site.argument(6, "groups", 1))
@@ -265,7 +276,7 @@ def fit_convolution(site: CallSite) -> None:
 
 
 def fit_attention(site: CallSite) -> None:
-    """The scale the weights were trained with, where channels of a head have left."""
+    """Set the scale that the weights were trained with, if channels of a head were removed."""
     layout = site.input_layout()
     if layout is not None and site.values(site.node.args[0]).shape[-1] != layout.shape[-1]:
         scale = site.old(site.argument(6, "scale"))
@@ -273,6 +284,6 @@ def fit_attention(site: CallSite) -> None:
 
 
 @_fits("arange", "linspace", "eye")
-def _counted(site: CallSite) -> None:
-    """A table made from sizes alone keeps the size it had."""
+def _keep_size(site: CallSite) -> None:
+    """Keep the old size of a table that is made from sizes alone."""
     _keep_numbers(site)

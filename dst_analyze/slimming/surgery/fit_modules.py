@@ -1,4 +1,4 @@
-"""Adjust layers to their cut tensors: sizes such as `in_features` are set to what is left."""
+"""Fit layers to their cut tensors: set sizes such as `in_features` to the remaining ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
 @dataclass(frozen=True)
 class ModuleSite:
-    """A call of a layer whose tensors are cut already: the layer, and what it is about to read."""
+    """A call of a layer whose tensors are cut already, with the layer's next input."""
 
     module: Any
     node: fx.Node
@@ -27,7 +27,7 @@ class ModuleSite:
 
 
 def fit_module(module: nn.Module, node: fx.Node, inputs: Sequence[Any], slimming: Slimming) -> nn.Module:
-    """Return a layer whose tensors are cut already with sizes that fit them; attention may become another layer."""
+    """Return the layer with sizes that fit its cut tensors; attention may become another layer."""
     if (registered := fit_of(module)) is not None:
         registered(module)
         return module

@@ -1,1 +1,1 @@
-"""Whatever a user gives as data becomes `Batches`."""
+"""Conversion of users' data, in any of the accepted forms, to `Batches`."""

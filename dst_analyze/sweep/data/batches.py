@@ -1,4 +1,4 @@
-"""Data in whatever form a user has them, as batches."""
+"""Batches from data in any of the accepted forms: loaders, data sets, tensors, iterables."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ _FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors
 
 
 class Batches(Protocol):
-    """Batches, as often as they are asked for."""
+    """A repeatable source of batches."""
 
     def stream(self, seed: int) -> Iterator[Any]:
-        """Epoch after epoch without end, in an order that the seed decides."""
+        """Yield batches epoch after epoch without end, in an order that the seed determines."""
 
     def once(self) -> Iterator[Any]:
-        """All of them, once."""
+        """Yield all batches once, in their own order."""
 
     @property
     def per_epoch(self) -> int | None:
-        """How many there are, None if nobody knows."""
+        """The number of batches in an epoch; None if unknown."""
 
-    def describe(self) -> str: ...
+    def describe(self) -> str:
+        """Return the number and kind of batches in words; a part of a run's configuration."""
 
 
 @dataclass(frozen=True)
 class TensorBatches:
-    """Tensors in memory, cut along their first dimension; ``shape`` turns a cut into the batch the model wants."""
+    """Batches cut from tensors in memory along their first dimension; ``shape`` converts each for the model."""
 
     tensors: Any
     batch_size: int
@@ -47,6 +48,7 @@ class TensorBatches:
 
     @property
     def samples(self) -> int:
+        """The number of samples."""
         return len(tree_leaves(self.tensors)[0])
 
     @property
@@ -71,13 +73,13 @@ class TensorBatches:
 
 
 SCORED_AT_MOST = 200
-"""Batches that a test reads of a loader without a length: it may have no end."""
-_KEPT_BYTES = 1 << 30  # what is kept at most of data that can be read only once
+"""Test batches read from a loader without a length, as it may be endless."""
+_KEPT_BYTES = 1 << 30  # the most that is kept in memory of data that can be read only once
 
 
 @dataclass(frozen=True)
 class LoaderBatches:
-    """A user's loader: its batches as they come."""
+    """The batches of a user's loader, unchanged."""
 
     loader: Any
     note: str = ""
@@ -90,7 +92,7 @@ class LoaderBatches:
             return None
 
     def stream(self, seed: int) -> Iterator[Any]:
-        # A loader's own generator would carry on from the trial before: each trial must see its own order, always.
+        # A loader's generator would continue from the previous trial; each trial's order must depend on its seed only.
         for owner in (self.loader, getattr(self.loader, "sampler", None)):
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
@@ -108,16 +110,23 @@ class LoaderBatches:
 def as_batches(
     value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True, needed: int | None = None
 ) -> Batches:
-    """Whatever a user's function returned, as batches; errors name the function.
+    """Return a user's data as batches.
 
-    ``needed``: how many batches training will read, where that is known; what can be read only once is kept so far.
+    Args:
+        value: The data: a loader, data set, iterable, or tensors.
+        place: The function or option that gave them, for messages.
+        batch_size: Samples per batch of data that do not come in batches.
+        shuffle: Shuffle a data set in each epoch.
+        needed: The number of batches that training will read, if known; data readable only once are kept up to it.
     """
     if is_tensors(value):
         tensors = tree_map(_as_tensor, tuple(value) if isinstance(value, list) else value)
         lengths = {len(tensor) for tensor in tree_leaves(tensors)}
         if len(lengths) > 1:
             raise DataError(
-                f"its tensors have different lengths: {sorted(lengths)}", place=place, hint="one row per sample in each"
+                f"its tensors have different lengths: {sorted(lengths)}",
+                place=place,
+                hint="give each one row per sample",
             )
         if lengths == {0}:
             raise DataError("its tensors are empty", place=place, hint="there must be samples to train on")
@@ -125,7 +134,7 @@ def as_batches(
     if _is_dataset(value):
         streams = isinstance(value, IterableDataset)
         if not streams and len(value) == 0:
-            raise DataError("the data set is empty", place=place, hint="is the path right, or a filter too strict?")
+            raise DataError("the data set is empty", place=place, hint="check its path and filters")
         order = torch.Generator() if shuffle and not streams else None
         size = batch_size or DEFAULT_BATCH_SIZE
         return LoaderBatches(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))
@@ -141,28 +150,28 @@ def as_batches(
 
 
 def _with_new_workers(loader: Any) -> Any:
-    """A loader that keeps its workers as one that has new ones for each pass over the data.
+    """Return a copy of a loader without persistent workers; other loaders are returned unchanged.
 
-    Those that are kept serve one pass at a time: a score taken in the middle of an epoch would end it. They belong to
-    one process, and draw other numbers in their second pass than new ones do.
+    Persistent workers serve one pass at a time, so scoring in the middle of an epoch would end it. They belong to one
+    process, and draw other random numbers in their second pass than new workers do.
     """
     if not isinstance(loader, DataLoader) or not loader.persistent_workers:
         return loader
     own = copy.copy(loader)
     own._iterator = None
-    object.__setattr__(own, "persistent_workers", False)  # which a loader's own __setattr__ refuses
+    object.__setattr__(own, "persistent_workers", False)  # DataLoader.__setattr__ raises for this attribute
     return own
 
 
 def _one_shot(value: Any) -> bool:
-    """Whether a second reading goes on where the first one stopped: the iterator is the thing itself."""
+    """Return True if a second pass continues where the first one stopped, as for iterators."""
     if isinstance(value, DataLoader):
         return isinstance(value.dataset, IterableDataset) and _one_shot(value.dataset)
     return isinstance(value, Iterator) or (not hasattr(value, "__len__") and iter(value) is iter(value))
 
 
 def _kept(source: Any, needed: int | None, place: str) -> LoaderBatches:
-    """What can be read only once, in memory: as many batches as training needs, or as fit."""
+    """Return the batches of data readable only once, kept in memory: as many as needed, or as fit."""
     kept: list[Any] = []
     room = _KEPT_BYTES
     with user_code("the data", DataError, hint=_FORMS):
@@ -179,14 +188,14 @@ def _kept(source: Any, needed: int | None, place: str) -> LoaderBatches:
 
 
 def first_batch(batches: Batches, *, place: str) -> Any:
-    """The first batch of training, or an error if there is none."""
+    """Return the first batch; raise if there is none."""
     for batch in batches.once():
         return batch
-    raise DataError("it gives no batches", place=place, hint="the data set is empty, or drop_last drops all of it")
+    raise DataError("it gives no batches", place=place, hint="the data set is empty, or drop_last drops all of them")
 
 
 def _endless(epoch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Epoch after epoch, without a trailing batch of one: batch norm cannot train on it."""
+    """Yield batches epoch after epoch, without batches of one sample, which batch norm cannot train on."""
     largest = 0
     while True:
         given = 0
@@ -199,7 +208,7 @@ def _endless(epoch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
             yield batch
         if not given:
             raise DataError(
-                "the training data gave no more batches", hint=f"they must be readable again for each epoch: {_FORMS}"
+                "the training data gave no more batches", hint=f"they must be readable once per epoch: {_FORMS}"
             )
 
 
@@ -212,19 +221,19 @@ def _is_tensor(value: Any) -> bool:
 
 
 def is_tensors(value: Any) -> bool:
-    """One tensor or array, or several in a tuple, list or dict."""
+    """Return True for a tensor or array, or several in a tuple, list or dict."""
     if isinstance(value, Mapping):
         value = list(value.values())
     return _is_tensor(value) or (isinstance(value, tuple | list) and bool(value) and all(map(_is_tensor, value)))
 
 
 def _is_dataset(value: Any) -> bool:
-    """Samples by number, whatever the class; a list is taken for a list of batches, that is, for a loader."""
+    """Return True for indexable samples of any class; a list counts as a list of batches, like a loader."""
     by_number = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     return isinstance(value, Dataset) or (by_number and not isinstance(value, Mapping | Sequence))
 
 
 def _as_tensor(value: Any) -> torch.Tensor:
-    """Arrays are float64 by habit, models hardly ever."""
+    """Return a tensor; float64 arrays become float32, as models rarely use float64."""
     tensor = torch.as_tensor(value)
     return tensor.float() if isinstance(value, np.ndarray) and tensor.dtype == torch.float64 else tensor

@@ -1,4 +1,4 @@
-"""The stand-in for a model without data: scikit-learn's 1,797 handwritten digits, brought into the model's shape."""
+"""Stand-in data for models without data: scikit-learn's 1,797 handwritten digits, resized to the model's input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HINT = "define train_data(), and loss(outputs, batch) if it is no classificatio
 
 @dataclass(frozen=True)
 class Digits:
-    """Training and test batches of digits, and how to speak of them."""
+    """Training and test batches of digits, with a description."""
 
     train: TensorBatches
     test: TensorBatches
@@ -28,7 +28,7 @@ class Digits:
 
 
 def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """The images as float[1797, 1, 8, 8] in 0..1 and their labels, in one fixed random order."""
+    """Return the images as float[1797, 1, 8, 8] in 0..1 and their labels, in a fixed random order."""
     from sklearn import datasets
 
     digits = datasets.load_digits()
@@ -38,7 +38,7 @@ def load_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def fitted_digits(inputs: Inputs, outputs: Any, *, batch_size: int | None = None) -> Digits:
-    """Digits for a model called with such inputs and answering with such outputs."""
+    """Return digits resized to a model's inputs, with as many classes as its outputs have."""
     shape = _sample_shape(inputs)
     classes = _classes(outputs)
     images, labels = load_digits()
@@ -58,7 +58,7 @@ def fitted_digits(inputs: Inputs, outputs: Any, *, batch_size: int | None = None
 
 @dataclass(frozen=True)
 class Resize:
-    """Digits in another shape, batch by batch: whole sets of large images would not fit into memory."""
+    """A conversion of digits to another shape, per batch, as whole sets of large images would not fit into memory."""
 
     shape: tuple[int, ...]
 
@@ -68,7 +68,7 @@ class Resize:
 
 
 def fit(images: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """float[n, 1, 8, 8] as float[n, *shape]: flat vectors, sequences of rows, images, stacks of images."""
+    """Return float[n, 1, 8, 8] as float[n, *shape]: flat vectors, sequences of rows, images or volumes."""
     if len(shape) == 1:
         return _flat(images, shape[0])
     resized = _resized(images, shape[-2], shape[-1])
@@ -82,7 +82,7 @@ def _resized(images: torch.Tensor, height: int, width: int) -> torch.Tensor:
 
 
 def _flat(images: torch.Tensor, size: int) -> torch.Tensor:
-    """A vector as long as a square image, grey or in colour, is taken for one; any other gets 64 pixels stretched."""
+    """Return the images as vectors: of a square image if the size is that of one, else of 64 interpolated pixels."""
     for channels in (1, 3):
         side = math.isqrt(size // channels)
         if channels * side * side == size:
@@ -94,7 +94,7 @@ def _sample_shape(inputs: Inputs) -> tuple[int, ...]:
     tensors = inputs.tensors()
     if len(tensors) != 1 or not tensors[0].is_floating_point() or not 2 <= tensors[0].ndim <= 5:
         raise DataError(
-            f"the model file gives no data, and the digits that stand in do not fit inputs of {inputs.describe()}",
+            f"the model file gives no data, and the stand-in digits do not fit inputs of {inputs.describe()}",
             hint=_HINT,
         )
     return tuple(tensors[0].shape[1:])
@@ -104,7 +104,7 @@ def _classes(outputs: Any) -> int:
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[1] < 2:
         what = f"of shape {list(outputs.shape)}" if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
         raise DataError(
-            f"the model file gives no data, and the digits that stand in need class scores [batch, classes]: "
+            f"the model file gives no data, and the stand-in digits need class scores [batch, classes]: "
             f"the output is {what}",
             hint=_HINT,
         )

@@ -1,4 +1,4 @@
-"""Data by name: ``npz:PATH``, ``imagefolder:PATH``, and torchvision's data sets from a local folder."""
+"""Data sets by name: ``npz:PATH``, ``imagefolder:PATH``, and torchvision's data sets in a local folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dst_analyze.model.user_errors import did_you_mean, headline
 
 DIGITS = "digits"
 DEFAULT_ROOT = Path("data")
-_TESTED = 5  # of a set without test data, one sample in so many is for testing
+_TESTED = 5  # one sample in five of a set without test data is for testing
 _CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
 class NamedData:
-    """Named data: each part as arrays or a Dataset, and how to speak of them."""
+    """A named data set: each part as arrays or a Dataset, with a description."""
 
     train: Any
     test: Any
@@ -34,7 +34,7 @@ class NamedData:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """What was asked for: the name, where data sets lie, and the sample shape the model takes, if anybody knows."""
+    """The name of a data set, the folder of data sets, and the model's sample shape if known (``like``)."""
 
     name: str
     root: Path = DEFAULT_ROOT
@@ -43,7 +43,7 @@ class DataRequest:
 
 
 def load_named_data(asked: DataRequest) -> NamedData:
-    """The data a name stands for; what cannot be had is said with what could be."""
+    """Return the data set of a name; raise with the known names if there is none."""
     kind, colon, path = asked.name.partition(":")
     if colon and kind in _BY_PATH:
         if asked.download:
@@ -97,7 +97,7 @@ def _npz(path: Path, asked: DataRequest) -> NamedData:
 
 
 def _meaning(name: str) -> tuple[str, str] | None:
-    """``x_train``, ``train-images``, ``ytest`` as (split, "x" or "y"); None for any other name."""
+    """Return ``x_train``, ``train-images``, ``ytest`` as (split, "x" or "y"); None for any other name."""
     plain = re.sub(r"[^a-z]", "", name.lower())
     roles = {**dict.fromkeys(_INPUTS, "x"), **dict.fromkeys(_TARGETS, "y")}
     spellings = {
@@ -117,7 +117,7 @@ def _pair(found: Mapping[Any, np.ndarray], split: str) -> tuple[np.ndarray, np.n
 def _from_arrays(
     train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray] | None, asked: DataRequest, what: str
 ) -> NamedData:
-    """Arrays of images and labels as tensors in torch's order; without test data a fixed part is set aside."""
+    """Return arrays as tensors in torch's layout; without test data a fixed part is set aside."""
     place = f"--data {asked.name}"
     note = ""
     if test is None:
@@ -147,14 +147,14 @@ def _split_arrays(
 
 
 def _split(count: int) -> tuple[list[int], list[int]]:
-    """Which samples train and which test, always the same."""
+    """Return the indices of the training and the test samples, the same ones every time."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
     cut = max(1, count // _TESTED)
     return sorted(order[cut:]), sorted(order[:cut])
 
 
 def _inputs(array: np.ndarray, like: tuple[int, ...] | None) -> torch.Tensor:
-    """Channels first where they are clearly last; in the model's own shape where only the shape differs."""
+    """Return inputs with channels first if they are clearly last, and reshaped if only the shape differs."""
     tensor = torch.as_tensor(np.ascontiguousarray(array))
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
@@ -175,7 +175,7 @@ def _targets(array: np.ndarray) -> torch.Tensor:
 
 
 def scaled(batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bytes as numbers from 0 to 1, batch by batch: the whole set would be four times as large in memory."""
+    """Return a batch with bytes scaled to 0..1; done per batch, as floats take four times the memory."""
     images, labels = batch
     return (images.float() / 255 if images.dtype == torch.uint8 else images), labels
 
@@ -202,7 +202,7 @@ def _torchvision(name: str, asked: DataRequest) -> NamedData:
             if asked.download:
                 raise DataError(f"{kind} could not be downloaded: {headline(error)}", place=str(asked.root)) from error
             raise DataError(
-                f"{kind} is not on disk, or not whole: {headline(error)}",
+                f"{kind} is missing or incomplete: {headline(error)}",
                 place=str(asked.root),
                 hint="--data-root names the folder that holds it; --download fetches it",
             ) from error
@@ -215,7 +215,7 @@ def _torchvision(name: str, asked: DataRequest) -> NamedData:
 
 
 def _imagefolder(path: Path, asked: DataRequest) -> NamedData:
-    """One folder per class; ``train`` and ``test`` (or ``val``) above them, or one tree that is split."""
+    """Return images in one folder per class, below ``train`` and ``test`` (or ``val``) or in one tree that is split."""
     tests = [path / name for name in ("test", "val", "valid", "validation") if (path / name).is_dir()]
     if (path / "train").is_dir() and tests:
         train, test = _images(path / "train", asked), _images(tests[0], asked)
@@ -223,7 +223,7 @@ def _imagefolder(path: Path, asked: DataRequest) -> NamedData:
             raise DataError(
                 f"train has the classes {_some(train.classes)}, {tests[0].name} has {_some(test.classes)}",
                 place=str(path),
-                hint="the same folders in both",
+                hint="use the same class folders in both",
             )
         return NamedData(train, test, f"images of {path.name}: {len(train):,} to train, {len(test):,} to test")
     images = _images(path / "train" if (path / "train").is_dir() else path, asked)
@@ -234,7 +234,7 @@ def _imagefolder(path: Path, asked: DataRequest) -> NamedData:
 
 
 def _images(path: Path, asked: DataRequest) -> Any:
-    """An ImageFolder of tensors of one size: the model's where it is known, else the first image's."""
+    """Return an ImageFolder of tensors of one size: the model's if known, else the first image's."""
     vision = torchvision_module()
     try:
         images = vision.datasets.ImageFolder(str(path))
@@ -242,7 +242,7 @@ def _images(path: Path, asked: DataRequest) -> Any:
         raise DataError(
             f"no images by class were found: {headline(error)}",
             place=str(path),
-            hint="one folder per class, with images in it",
+            hint="make one folder per class, with images in it",
         ) from error
     like = asked.like if asked.like is not None and len(asked.like) == 3 else None
     if like is None:
@@ -255,7 +255,7 @@ def _images(path: Path, asked: DataRequest) -> Any:
 
 @dataclass(frozen=True)
 class _AsTensor:
-    """A picture as float[channels, height, width] in 0..1. A class, as data travel to worker processes."""
+    """A transform of a picture to float[channels, height, width] in 0..1; a class, so that it can be pickled."""
 
     size: tuple[int, int]
     mode: str

@@ -1,1 +1,1 @@
-"""Jobs become their results: in this process, in worker processes, or on Ray."""
+"""Engines that run jobs: in this process, in worker processes, or on Ray."""

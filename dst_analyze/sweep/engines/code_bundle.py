@@ -1,4 +1,4 @@
-"""A user's own Python files, taken along to machines that do not have them."""
+"""The user's own Python files, sent along to machines that do not have them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from typing import Any
 from dst_analyze.model.loading.user_module import imported_files
 
 _moved: dict[str, str] = {}
-"""Files that lie elsewhere on this machine: path where they were packed → path here."""
+"""Unpacked files: path on the packing machine → path on this one."""
 
 
 @dataclass(frozen=True)
 class CodeBundle:
-    """What the user's model has imported of the user's own: absolute path → content; and the folder it was run from."""
+    """The user's imported Python files (absolute path → content), and the working directory."""
 
     folder: str
     files: Mapping[str, bytes]
 
     @classmethod
     def packed(cls) -> CodeBundle:
+        """Return a bundle of all of the user's files that are imported now."""
         return cls(str(Path.cwd()), {str(file): file.read_bytes() for file in imported_files()})
 
     @contextmanager
     def unpacked(self) -> Iterator[None]:
-        """In the folder it was packed in where that holds the same files, else in a copy that is removed afterwards."""
+        """Change to the packed working directory if it holds the same files, else to a temporary copy."""
         if Path(self.folder).is_dir() and all(_holds(Path(path), content) for path, content in self.files.items()):
             os.chdir(self.folder)
             yield
@@ -50,7 +51,7 @@ class CodeBundle:
 
 
 def local_path(spec: Any) -> Any:
-    """A file, or a spec that begins with one, as it is called on this machine."""
+    """Return a file, or a spec that begins with one, with its path on this machine."""
     if isinstance(spec, str | os.PathLike):
         path, colon, target = os.fspath(spec).partition(".py:")
         path += ".py" if colon else ""

@@ -1,4 +1,4 @@
-"""Where jobs run. An engine takes a task and jobs and yields outputs, in any order; this one runs them here."""
+"""The interface of engines, which run the jobs of a task and yield their outputs, and the in-process engine."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dst_analyze.sweep.training.trial import Task
 
 
 class Engine(Protocol):
-    """Runs trials: here, in local processes, or on a cluster. Results must not depend on which, nor on the order."""
+    """A runner of jobs: in this process, in local workers or on a cluster. Results must not depend on which one."""
 
     @property
     def jobs(self) -> int:
-        """How many jobs run at once."""
+        """The number of jobs that run at once."""
 
     def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
-        """One output for each, failures too; closing the iterator ends all that is still running."""
+        """Yield one output per job, failed ones too, in any order; closing the generator ends running jobs."""
 
 
 class InProcessEngine:
-    """One job after the other in this process: for notebooks, and for what cannot travel to another process."""
+    """An engine that runs one job after the other in this process: for notebooks and for models that cannot be sent."""
 
     jobs = 1
 
@@ -38,7 +38,7 @@ class InProcessEngine:
 
 
 class WorkerPool(Protocol):
-    """Workers elsewhere: who waits, who runs, and what becomes of them."""
+    """A pool of worker processes or tasks, with the jobs that wait and those that run."""
 
     waiting: deque[Job[Any]]
 
@@ -47,23 +47,23 @@ class WorkerPool(Protocol):
 
     @property
     def sendable(self) -> bool:
-        """Whether the task can be sent to workers at all."""
+        """True if the task can be sent to workers."""
 
     def start(self) -> None:
-        """Send the next job that waits."""
+        """Start the next waiting job."""
 
     def ready(self) -> Iterable[Any]:
-        """Wait for workers that have something to say, or are lost."""
+        """Wait for messages; return the workers that have sent one or are lost."""
 
     def receive(self, worker: Any) -> JobResult | None:
-        """Pass on what a worker says; its output once it is there, or if it never will be."""
+        """Emit a worker's events; return its result if it has ended or is lost for good, else None."""
 
     def shutdown(self) -> None:
-        """End all that is still running."""
+        """End all running jobs."""
 
 
 def run_pool(pool: WorkerPool, most: int, task: Task, emit: Emit) -> Generator[Any, None, None]:
-    """Keep at most so many workers busy until all is done; right here, if nothing can be sent."""
+    """Run all jobs of a pool, at most ``most`` at once; in this process if the task cannot be sent."""
     try:
         while pool.waiting or pool.running:
             while pool.waiting and len(pool.running) < most and pool.sendable:
@@ -80,7 +80,7 @@ def run_pool(pool: WorkerPool, most: int, task: Task, emit: Emit) -> Generator[A
 
 
 def attempt(task: Task | ReplannedTask, job: Job[Output], emit: Emit) -> Output:
-    """Run a job; whatever it raises is its result."""
+    """Return a job's output; an exception becomes the output of a failed job."""
     started = time.perf_counter()
     try:
         with torch_threads(task.threads):

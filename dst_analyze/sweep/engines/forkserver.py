@@ -1,4 +1,4 @@
-"""Processes for workers, without importing torch: the command line starts them before it imports torch itself."""
+"""The fork server of worker processes. Imports no torch: the command line starts it before it imports torch itself."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from contextlib import contextmanager, suppress
 from multiprocessing.context import BaseContext
 from typing import Any
 
-# A server process imports torch once and forks a worker per trial. It starts fresh, has trained nothing and holds no
-# lock, so that forking it is safe, as forking a process in which torch has used its threads is not.
+# A server process imports torch once and forks a worker per trial. It runs no torch code and holds no locks, so forking
+# it is safe; forking a process in which torch has used its threads is not.
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
 
 
 def context() -> BaseContext:
+    """Return the multiprocessing context that workers are started with."""
     return multiprocessing.get_context("forkserver" if _FORKSERVER else "spawn")
 
 
 def users_method() -> str:
-    """How processes are started that a user's code asks for, such as a DataLoader's: as if there were no workers."""
+    """Return the start method for the user's own processes, such as a DataLoader's: the one this process would use."""
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
 
 
 def start_forkserver() -> None:
-    """Let the server import what workers need while this process is still busy planning."""
+    """Start the server, which imports what workers need while this process is planning."""
     if _FORKSERVER:
         from multiprocessing import forkserver
 
-        # torch's optimizers import torch._dynamo at their first use: 1.5 s that each worker would pay again.
+        # torch's optimizers import torch._dynamo at their first use, which would cost each worker 1.5 s.
         forkserver.set_forkserver_preload(
             ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.serialize", "torch._dynamo"]
         )
-        with _sigint_handled_by(signal.SIG_IGN):  # by the server for good: a child is born with what its parent ignores
+        with _sigint_handled_by(signal.SIG_IGN):  # the server inherits it and ignores Ctrl-C for good
             forkserver.ensure_running()
 
 
 @contextmanager
 def _sigint_handled_by(handler: Any) -> Iterator[None]:
-    """Ctrl-C means something else for a while, where this thread has a say in it."""
+    """Temporarily replace the SIGINT handler (main thread only)."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
         yield
@@ -54,21 +55,21 @@ def _sigint_handled_by(handler: Any) -> Iterator[None]:
 
 @contextmanager
 def defer_sigint() -> Iterator[None]:
-    """Ctrl-C waits until this is over: a server that is left in the middle of a request complains with a traceback.
+    """Defer Ctrl-C until the end of the block, as a server interrupted in a request prints a traceback.
 
-    Blocking the signal would not do: it is blocked in one thread, another takes it, and Python still raises here.
+    Blocking the signal is not enough: it is blocked per thread, so another one takes it and Python still raises here.
     """
-    came: list[int] = []
+    received: list[int] = []
     try:
-        with _sigint_handled_by(lambda number, frame: came.append(number)):
+        with _sigint_handled_by(lambda number, frame: received.append(number)):
             yield
     finally:
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
 def stop_forkserver() -> None:
-    """End the server at once; by itself it would notice only after it has imported everything."""
+    """Kill the server; by itself it would end only after all of its imports."""
     if _FORKSERVER:
         from multiprocessing import forkserver
 

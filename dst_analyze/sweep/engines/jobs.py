@@ -1,4 +1,4 @@
-"""What engines run: a trial of a sweep, or whatever else is trained for a task. It travels to where it is run."""
+"""The jobs that engines run: trials and warm-ups of a sweep. They are pickled to be sent to workers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ Output = TypeVar("Output", covariant=True)
 
 
 class Job(Protocol[Output]):
-    """Something to be done for a task, in this process or in another one; it is sent by pickling."""
+    """A training for a task that an engine runs in this or in another process; it must be picklable."""
 
     @property
     def name(self) -> str:
-        """Its own among those that are run together."""
+        """A name that is unique within one batch of jobs."""
 
-    def run(self, task: Task, emit: Emit) -> Output: ...
+    def run(self, task: Task, emit: Emit) -> Output:
+        """Run the job and return its output."""
 
     def failed(self, reason: str, seconds: float) -> Output:
-        """What comes out if it raises, or if its worker is lost."""
+        """Return the output of a job that raised or whose worker was lost."""
 
     def retry_event(self, reason: str) -> Event:
-        """What is told when it starts again, its worker having been lost."""
+        """Return the event that says that the job is repeated because its worker was lost."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """A worker's last message: what came out."""
+    """A worker's last message, with the job's output."""
 
     output: Any
 
@@ -96,7 +97,7 @@ class WarmUp:
         return self.start, weights
 
     def failed(self, reason: str, seconds: float) -> tuple[Origin, bytes | None]:
-        """Nothing to hand on: each trial trains its own, or fails for the same reason and says so."""
+        """Return no weights: each trial trains its own, or fails for the same reason and reports it."""
         return self.start, None
 
     def retry_event(self, reason: str) -> Notice:

@@ -1,4 +1,4 @@
-"""Trials in processes of this machine, several at once: each in a fresh one, so that none can touch another."""
+"""The engine that runs each job in a new process of this machine, several at once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task
 
 UNREAD = "a worker could not read them"
-ATTEMPTS = 2  # a worker that was killed may have been unlucky once: memory ran short, somebody cleaned up
+ATTEMPTS = 2  # a job is repeated once if its worker was killed, as memory may have run short for a moment
 
 
 class ProcessEngine:
-    """Up to ``jobs`` worker processes; ``request`` is how a worker plans the task itself if it cannot be sent."""
+    """An engine of up to ``jobs`` worker processes, which plan the task from ``request`` if it cannot be sent."""
 
     def __init__(self, jobs: int, request: Request | None = None) -> None:
         self.jobs, self.request = jobs, request
-        self._light = False  # whether an earlier run found that data cannot be sent: nobody is told twice
+        self._light = False  # True once data could not be sent, so that the notice is not repeated
 
     def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
-        # A model and data that were asked for by name are nobody else's.
+        # A model and data that were loaded by name are not shared with the caller.
         sent = copy_for_sending(task) if self.request is None else task
         pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit)
         if pool.waiting:
@@ -45,7 +45,7 @@ class ProcessEngine:
 
 @dataclass
 class _Worker:
-    """A process at work."""
+    """A running worker process with its job."""
 
     job: Job[Any]
     process: BaseProcess
@@ -54,14 +54,15 @@ class _Worker:
     heard: bool = False
 
     def exit_reason(self) -> str:
+        """Return why the process ended, for a message."""
         code = self.process.exitcode or 0
         if code < 0:
             return f"its worker process was killed by {signal.Signals(-code).name}"
-        return f"its worker process ended by itself with exit code {code}, see its messages above"
+        return f"its worker process exited with code {code}, see its messages above"
 
 
 class _ProcessPool:
-    """The workers of one task: who waits, who runs, and what to do about those that die."""
+    """The worker processes of one task; jobs of killed workers are repeated."""
 
     def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit) -> None:
         self.transport, self.waiting, self.emit = transport, waiting, emit
@@ -77,7 +78,7 @@ class _ProcessPool:
         job = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
         sent = self.transport.payload, job, theirs, users_method()
-        # No daemon: a user's DataLoader may have workers of its own.
+        # Not a daemon: a user's DataLoader may start worker processes.
         process = context().Process(target=work, args=sent, daemon=False)  # type: ignore[attr-defined]
         try:
             with defer_sigint(), keep_storages_alive():
@@ -85,7 +86,7 @@ class _ProcessPool:
                 self.running.append(_Worker(job, process, ours, time.perf_counter()))
         except (*UNSENDABLE, BrokenPipeError) as error:
             ours.close()
-            # Who could not read on has died in the middle of it.
+            # A broken pipe: the worker died while it was unpickling.
             died = isinstance(error, BrokenPipeError)
             self.transport.fall_back(UNREAD if died else f"{type(error).__name__}: {error}")
             return
@@ -94,28 +95,29 @@ class _ProcessPool:
         self.waiting.popleft()
 
     def ready(self) -> list[_Worker]:
-        """Wait until workers have something to say, or have died."""
-        said = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
-        return [worker for worker in self.running if said & {worker.pipe, worker.process.sentinel}]
+        """Wait for messages; return the workers that have sent one or have died."""
+        ready = set(wait([source for w in self.running for source in (w.pipe, w.process.sentinel)]))
+        return [worker for worker in self.running if ready & {worker.pipe, worker.process.sentinel}]
 
     def receive(self, worker: _Worker) -> JobResult | None:
-        """Pass on a worker's events; its output once it is there, or if it never will be."""
+        """Emit a worker's events; return its result if it has ended or is lost for good, else None."""
         try:
             while worker.pipe.poll():
-                said: Any = worker.pipe.recv()
+                message: Any = worker.pipe.recv()
                 worker.heard = True
-                if isinstance(said, JobResult):
+                if isinstance(message, JobResult):
                     self._leave(worker)
-                    return said
-                self.emit(said)
+                    return message
+                self.emit(message)
             if worker.process.is_alive():
                 return None
-        except (EOFError, OSError, pickle.UnpicklingError):  # it died, perhaps in the middle of a message
+        except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps while sending a message
             pass
         self._leave(worker)
         return self._died(worker)
 
     def shutdown(self) -> None:
+        """Kill all running workers."""
         for worker in self.running:
             worker.process.kill()
         while self.running:

@@ -1,4 +1,4 @@
-"""Trials as Ray tasks, on a cluster or on a Ray of this machine alone; a trial whose node is lost runs elsewhere."""
+"""The engine that runs jobs as Ray tasks, on a cluster or on this machine; jobs of lost nodes are repeated."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from dst_analyze.sweep.engines.serialize import UNSENDABLE, TaskTransport
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task
 
-NODES = 4  # a trial is tried on so many nodes that are lost: on machines that are cheap because they vanish, it happens
-PATIENCE = 60.0  # seconds without any node that could run a trial
+NODES = 4  # attempts of a job whose node is lost, which is common on preemptible machines
+PATIENCE = 60.0  # seconds to wait for a node that can run a job
 _CONNECTING = 5.0  # seconds
-_POLL = 0.5  # seconds between two looks at whether there are nodes left
+_POLL = 0.5  # seconds between two checks for living nodes
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns that its default will become this
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; without it Ray warns
 }
 
-# What was lost, in a user's words. Whoever is lost with a node is not to blame for it.
+# Messages by Ray's error. A job that was lost with its node did not cause that, so it gets more attempts.
 _LOST: dict[type[RayError], str] = {
     NodeDiedError: "its node was lost",
     ObjectLostError: "its result was lost with its node",
@@ -55,9 +55,9 @@ _BLAMELESS = (NodeDiedError, ObjectLostError)
 
 @contextmanager
 def connected(address: str | None, cpus: int) -> Iterator[None]:
-    """Ray as this process has it already, else the cluster at an address, else one of this machine with these CPUs.
+    """Connect to Ray: the existing connection, else the cluster at an address, else a new Ray on this machine.
 
-    What was connected or started here is disconnected or ended afterwards.
+    A connection or cluster that was made here is closed at the end.
     """
     if ray.is_initialized():
         yield
@@ -81,15 +81,15 @@ def _connect(address: str, cpus: int) -> None:
         raise OptionError(
             f"{what}: {headline(error)}",
             place=f"--ray-address {address}",
-            hint="give HOST:PORT of a cluster's head as `ray start --head` tells it (and set RAY_AUTH_MODE=token if it "
-            "asks for a token), `auto` on a node of the cluster, or no address for a Ray of this machine alone",
+            hint="give HOST:PORT of a cluster's head as `ray start --head` prints it (and set RAY_AUTH_MODE=token if "
+            "it asks for a token), `auto` on a node of the cluster, or no address for a new Ray on this machine",
         ) from error
 
 
 def _probe_port(address: str) -> None:
-    """Raise within seconds if nothing listens at the address, where Ray would try again for minutes."""
+    """Raise within seconds if nothing listens at the address; Ray itself would retry for minutes."""
     if "://" in address:
-        raise ValueError("Ray Client addresses are not supported, run this on a node of the cluster")
+        raise ValueError("Ray Client addresses are not supported; run the command on a node of the cluster")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ValueError("this is no HOST:PORT")
@@ -98,7 +98,7 @@ def _probe_port(address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray tells nobody of its use, and a user of errors only, unless the user's environment says otherwise."""
+    """Disable Ray's usage statistics and its messages below errors, unless the environment sets them."""
     log, before = logging.getLogger("ray"), os.environ.copy()
     level = log.level
     log.setLevel(logging.ERROR)
@@ -114,27 +114,29 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ResourceRequest:
-    """What a trial takes of a node."""
+    """The CPUs and GPUs that a job reserves on a node."""
 
     cpus: int
     gpus: int
 
     @classmethod
     def of(cls, task: Task) -> ResourceRequest:
-        """As many CPUs as the trial has threads, or as the largest node has: a trial for which no node is large enough
-        would wait forever, one with more threads than CPUs is only slower."""
+        """Return one CPU per thread of a trial, but no more than the largest node has.
+
+        Ray would let a job wait forever for a node that is large enough; with fewer CPUs it is only slower.
+        """
         gpus = int(task.device.name == "cuda")
         largest = max((int(node.get("CPU", 0)) for node in _nodes() if node.get("GPU", 0) >= gpus), default=0)
         if not largest:
             raise OptionError(
                 f"no node of the Ray cluster has {'a GPU and a CPU' if gpus else 'a CPU'} to train on",
                 place="--engine ray",
-                hint="start nodes that have, then again" + (", or --device cpu" if gpus else ""),
+                hint="start such nodes and try again" + (", or give --device cpu" if gpus else ""),
             )
         return cls(min(task.threads, largest), gpus)
 
     def fitting(self) -> int:
-        """How many such trials fit on the nodes there are now."""
+        """Return how many such jobs fit on the present nodes at once."""
         return sum(
             min(int(node.get("CPU", 0)) // self.cpus, int(node.get("GPU", 0)) if self.gpus else 1 << 30)
             for node in _nodes()
@@ -142,16 +144,16 @@ class ResourceRequest:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """What each living node has."""
+    """Return the resources of each living node."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 class RayEngine:
-    """A Ray task for each job, for a process that is `connected`; with ``jobs``, so many at once."""
+    """An engine of Ray tasks, for a process that is `connected`; at most ``jobs`` run at once, if given."""
 
     def __init__(self, task: Task, jobs: int | None, request: Request | None) -> None:
         self.resources, self.limit, self.request = ResourceRequest.of(task), jobs, request
-        self._light = False  # as with local workers
+        self._light = False  # True once data could not be sent, so that the notice is not repeated
 
     @property
     def jobs(self) -> int:
@@ -160,23 +162,23 @@ class RayEngine:
 
     def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
         pool = _RayPool(TaskTransport(task, self.request, emit, light=self._light), self.resources, deque(jobs), emit)
-        # Without a limit all are handed to Ray at once: nodes that join later find work.
+        # Without a limit all jobs are submitted at once, so that nodes that join later get work.
         yield from run_pool(pool, self.limit or 1 << 30, task, emit)
         self._light = pool.transport.light
 
 
 @dataclass
 class _Worker:
-    """A job handed to Ray."""
+    """A job submitted to Ray."""
 
     job: Job[Any]
     messages: Any  # a ray.ObjectRefGenerator: events, then the output
-    payload: object  # what it was sent
+    payload: object  # the task as it was sent
     started: float
 
 
 class _RayPool:
-    """The Ray tasks of one task of ours: who waits, who runs, and what to do about those that are lost."""
+    """The Ray tasks of one task; jobs of lost workers are repeated."""
 
     def __init__(
         self, transport: TaskTransport, resources: ResourceRequest, waiting: deque[Job[Any]], emit: Emit
@@ -184,15 +186,15 @@ class _RayPool:
         self.transport, self.resources, self.waiting, self.emit = transport, resources, waiting, emit
         self.running: dict[Any, _Worker] = {}
         self.lost: Counter[tuple[str, bool]] = Counter()
-        self.alone_since: float | None = None
+        self.without_nodes_since: float | None = None
         self.bundle = ray.put(CodeBundle.packed())
-        # A fresh process for each trial, as with local workers; and no retries but ours, which are told.
+        # A new process for each job, as with local workers; no retries by Ray, as it emits no events for them.
         options = {"num_cpus": resources.cpus, "num_gpus": resources.gpus, "max_calls": 1, "max_retries": 0}
         self.remote = ray.remote(num_returns="streaming", **options)(work)
         self.load = self._loaded()
 
     def _loaded(self) -> Any:
-        """The task, put where all nodes can fetch it; None if it cannot be."""
+        """Return the task in Ray's object store; None if it cannot be sent."""
         while self.transport.payload is not None:
             try:
                 return ray.put(pack(self.transport.payload))
@@ -210,7 +212,7 @@ class _RayPool:
         self.running[messages] = _Worker(job, messages, self.transport.payload, time.perf_counter())
 
     def ready(self) -> list[_Worker]:
-        """Wait a moment for workers that have something to say, or are lost."""
+        """Wait a moment for messages; return the workers that have sent one or are lost."""
         if not self.running:
             return []
         ready, _ = ray.wait(list(self.running), num_returns=1, timeout=_POLL)
@@ -219,22 +221,22 @@ class _RayPool:
         return [self.running[messages] for messages in ready]
 
     def receive(self, worker: _Worker) -> JobResult | None:
-        """Pass on a worker's next event; its output once it is there, or if it never will be."""
+        """Emit a worker's next event; return its result if it has ended or is lost for good, else None."""
         try:
-            said = ray.get(next(worker.messages))
+            message = ray.get(next(worker.messages))
         except tuple(_LOST) as error:
             del self.running[worker.messages]
             return self._lost(worker, error)
         except RayTaskError as error:
             del self.running[worker.messages]
-            raise _unable(error) from error
-        if isinstance(said, JobResult):
+            raise _start_error(error) from error
+        if isinstance(message, JobResult):
             del self.running[worker.messages]
-            return said
-        if isinstance(said, UnpickleFailed):
+            return message
+        if isinstance(message, UnpickleFailed):
             del self.running[worker.messages]
-            return self._unread(worker, said.why)
-        self.emit(said)
+            return self._unread(worker, message.why)
+        self.emit(message)
         return None
 
     def shutdown(self) -> None:
@@ -254,7 +256,7 @@ class _RayPool:
         return JobResult(job.failed(f"{reason}, {times} times", time.perf_counter() - worker.started))
 
     def _unread(self, worker: _Worker, why: str) -> JobResult | None:
-        """Send less, unless that has happened since."""
+        """Repeat the job with a lighter payload; return a failure if the lightest one could not be read."""
         if worker.payload is self.transport.payload and not self.transport.can_fall_back:
             taken = time.perf_counter() - worker.started
             return JobResult(worker.job.failed(f"a worker could not read the task: {why}", taken))
@@ -265,24 +267,25 @@ class _RayPool:
         return None
 
     def _check_nodes(self) -> None:
-        """Nobody waits forever for nodes that are gone."""
+        """Raise if there has been no node to run on for too long."""
         if self.resources.fitting():
-            self.alone_since = None
-        elif self.alone_since is None:
-            self.alone_since = time.monotonic()
+            self.without_nodes_since = None
+        elif self.without_nodes_since is None:
+            self.without_nodes_since = time.monotonic()
             self.emit(Notice(f"the Ray cluster has no node left to train on: waiting {PATIENCE:.0f} s for another"))
-        elif time.monotonic() - self.alone_since > PATIENCE:
+        elif time.monotonic() - self.without_nodes_since > PATIENCE:
             raise DstError(
-                "the Ray cluster has no node left to train on", hint="start nodes, then --resume: what is done is kept"
+                "the Ray cluster has no node left to train on",
+                hint="start nodes, then --resume: finished trials are kept",
             )
 
 
-def _unable(error: RayTaskError) -> DstError:
-    """A worker that could not even begin."""
+def _start_error(error: RayTaskError) -> DstError:
+    """Return the error of a worker that could not start its job."""
     if isinstance(error.cause, DstError):
         return error.cause
     return InputError(
         f"a worker of the Ray cluster could not start a trial: {headline(error.cause or error)}",
         place="--engine ray",
-        hint="every node needs Python, torch and dst-analyze in the versions of this machine",
+        hint="install the versions of Python, torch and dst-analyze of this machine on every node",
     )

@@ -1,4 +1,4 @@
-"""What runs in a Ray worker: one job, its events and then its output, one after the other."""
+"""The code of a Ray worker, which runs one job and yields its events and then its result."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ VERSIONS = {"dst-analyze": __version__, "torch": torch.__version__}
 
 @dataclass(frozen=True)
 class UnpickleFailed:
-    """A worker's answer if the task arrived but could not be unpacked."""
+    """A worker's message that the task could not be unpickled."""
 
     why: str
 
 
 def pack(payload: PickledTask | PickledRequest) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """A payload as Ray stores it once per node: the data's memory apart, where all workers of a node read the same."""
+    """Return a payload with its buffers apart: Ray stores these once per node, shared by the node's workers."""
     buffers: list[pickle.PickleBuffer] = []
     file = BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(payload)
@@ -46,11 +46,10 @@ def pack(payload: PickledTask | PickledRequest) -> tuple[bytes, list[pickle.Pick
 
 
 class _Pickler(ray.cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Sends what a notebook defines by its value, and the tensors of batches without copying them."""
+    """A pickler that sends a notebook's definitions by value, and the tensors of batches without copying."""
 
     def reducer_override(self, thing: Any) -> Any:
-        # Only these: they are cut into batches by copying, while a user's own data set may write into its tensors,
-        # and this memory belongs to all.
+        # Only batches: these are copied out of the shared memory, while a user's data set may write into its tensors.
         if isinstance(thing, TensorBatches):
             return _batches, (tree_map(_as_array, thing.tensors), thing.batch_size, thing.shape)
         return super().reducer_override(thing)
@@ -62,7 +61,7 @@ def _as_array(tensor: torch.Tensor) -> Any:
 
 def _batches(tensors: Any, batch_size: int, shape: Any) -> TensorBatches:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it cannot be written to: nobody does
+        warnings.simplefilter("ignore")  # torch warns of read-only memory, which is never written to here
         return TensorBatches(tree_map(_as_tensor, tensors), batch_size, shape)
 
 
@@ -73,31 +72,31 @@ def _as_tensor(array: Any) -> torch.Tensor:
 def work(
     payload: tuple[bytes, Sequence[Any]], bundle: CodeBundle, job: Job[Any], versions: dict[str, str]
 ) -> Generator[Event | JobResult | UnpickleFailed, None, None]:
-    """Run one job. It runs in a thread of its own, so that its events can leave while it goes on."""
+    """Run one job in a separate thread, and yield its events while it runs, then its result."""
     if versions != VERSIONS:
         wrong, wanted = next((name, value) for name, value in versions.items() if VERSIONS[name] != value)
         raise InputError(
             f"a node of the Ray cluster has {wrong} {VERSIONS[wrong]}, this machine {wanted}",
             place=f"node {platform.node()}",
-            hint="results would depend on where a trial runs: install the same version on all of them",
+            hint="install the same version on all nodes, as results depend on it",
         )
-    said: queue.SimpleQueue[Event | JobResult | UnpickleFailed] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[Event | JobResult | UnpickleFailed] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             try:
                 task = pickle.loads(payload[0], buffers=payload[1])
             except Exception as error:
-                said.put(UnpickleFailed(headline(error)))
+                messages.put(UnpickleFailed(headline(error)))
                 return
-            said.put(JobResult(attempt(task, job, said.put)))
-        except BaseException as error:  # such as SystemExit, which would end this thread only
-            said.put(JobResult(job.failed(headline(error), 0.0)))
+            messages.put(JobResult(attempt(task, job, messages.put)))
+        except BaseException as error:  # SystemExit, for one, would end only this thread
+            messages.put(JobResult(job.failed(headline(error), 0.0)))
 
     with bundle.unpacked():
         threading.Thread(target=run, daemon=True).start()
         while True:
-            message = said.get()
+            message = messages.get()
             yield message
             if isinstance(message, JobResult | UnpickleFailed):
                 return

@@ -1,4 +1,4 @@
-"""How many threads a trial gets, how many trials run at once, and how much memory there is for them."""
+"""Threads per trial, number of jobs at once, and free memory."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 
 SMALL_STEP = 2e8
-"""Multiply-accumulates of one forward pass that one thread gets through before a second one pays."""
+"""Multiply-accumulates of a forward pass per thread: fewer do not make another thread worthwhile."""
 
 MOST_THREADS = 8
 
 BYTES_PER_PARAMETER = 8 * 4
-"""What a trial holds for each: weights, masked weights, gradients, momentum, and room to move."""
+"""Memory of a trial per parameter: weights, masked weights, gradients, momentum and a reserve."""
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def threads_per_trial(macs: int, batch_size: int | None) -> int:
-    """Threads of one trial, by the model's size and the machine, never by how many trials run beside it.
+    """Return the threads of one trial, from the model's size and the machine.
 
-    Torch adds in another order with another number of threads: if they depended on ``--jobs``, so would the results.
-    At most half the cores, as trials are independent and threads are not: two trials on one core each beat one
-    trial after the other on two.
+    They do not depend on ``--jobs``: torch's sums differ in the last digits with the number of threads, and results
+    must not depend on the number of jobs. At most half the cores, as two trials on one core each are faster than one
+    after the other on two.
     """
     wanted = int(macs * (batch_size or DEFAULT_BATCH_SIZE) / SMALL_STEP)
     return max(1, min(wanted, MOST_THREADS, cores() // 2, torch.get_num_threads()))
@@ -52,6 +52,7 @@ def cores() -> int:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
+    """Temporarily set torch's number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -61,13 +62,13 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def free_memory() -> int:
-    """Return the bytes that this process may still take: of the machine, of its container and of its own limit."""
+    """Return the bytes that this process may still allocate, within the machine, its container and its own limit."""
     limits = (psutil.virtual_memory().available, _container(), _own_limit())
     return max(0, min(free for free in limits if free is not None))
 
 
 def _container() -> int | None:
-    """Return what the container's limit leaves; None without one. psutil knows nothing of control groups."""
+    """Return what the container's limit leaves; None without one. psutil does not read control groups."""
     try:
         return int((_CGROUP / "memory.max").read_text()) - int((_CGROUP / "memory.current").read_text())
     except (OSError, ValueError):  # none, or "max"
@@ -84,15 +85,15 @@ def _own_limit() -> int | None:
 
 
 def peak_memory(run: Callable[[], object]) -> int:
-    """The most bytes of tensors that were alive at one moment of a run, beyond those that were there before."""
-    watch = _Watch()
+    """Return the peak bytes of tensors that a function allocates."""
+    watch = _PeakMemoryMode()
     with watch:
         run()
     return watch.most
 
 
-class _Watch(TorchDispatchMode):
-    """Counts the storage of every new tensor until it is freed; the allocator of CPUs keeps no such books."""
+class _PeakMemoryMode(TorchDispatchMode):
+    """A counter of the storage of new tensors until they are freed; torch's CPU allocator has no statistics."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -106,10 +107,10 @@ class _Watch(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                self._seen(leaf.untyped_storage(), given)
+                self._add(leaf.untyped_storage(), given)
         return result
 
-    def _seen(self, storage: torch.UntypedStorage, given: set[int]) -> None:
+    def _add(self, storage: torch.UntypedStorage, given: set[int]) -> None:
         key = id(storage)
         if key in self.live or key in given:
             return
@@ -123,7 +124,7 @@ class _Watch(TorchDispatchMode):
 
 
 def gigabytes(count: float) -> str:
-    """A count of bytes for people."""
+    """Return a number of bytes in readable units."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""A task on its way to a worker: tensors travel as shared memory, what a user's file defines by its name."""
+"""Serialization of tasks for workers: tensors as shared memory, definitions of the user's files by name."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from dst_analyze.sweep.training.trial import ModelSource, Task
 from dst_analyze.sweep.training.warm_start import Warmed
 
 UNSENDABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError)
-"""What pickling raises about objects that cannot travel."""
+"""The errors that pickling raises for objects that cannot be sent."""
 
 
 @dataclass(frozen=True)
 class PickledTask:
-    """Pickles into the task itself; torch moves its tensors into shared memory, where all workers see the same ones."""
+    """A task to pickle, which unpickles to the task; torch moves its tensors into memory that workers share."""
 
     task: Task
 
     def __reduce__(self) -> tuple[object, ...]:
         traced = self.task.traced
-        light = replace(traced, graph=replace(traced.graph, graph_module=None), mode_graphs=_sendable(traced))
+        light = replace(traced, graph=replace(traced.graph, graph_module=None), mode_graphs=_picklable_graphs(traced))
         if isinstance(self.task.source.spec, str | Path):
-            light = replace(light, model=None)  # type: ignore[arg-type]  # built anew from its file on arrival
+            light = replace(light, model=None)  # type: ignore[arg-type]  # the worker rebuilds it from its file
         task = replace(self.task, traced=light, loss=None, recipe=replace(self.task.recipe, hook=None))
-        # In this order: data may be of classes that exist only once the user's file has been imported.
-        return _arrived, (_UserFile(self.task.source), task)
+        # The user's file first: its import defines classes that the data may be of.
+        return _restore_task, (_UserFile(self.task.source), task)
 
 
-def _sendable(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
-    """The graphs that trials are trained as; none if one of them calls what cannot be pickled by name."""
+def _picklable_graphs(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
+    """Return the graphs that trials are trained as; none if one of them calls something that cannot be pickled."""
     try:
         pickle.dumps([graph.nodes for graph in traced.mode_graphs.values() if isinstance(graph, PackedGraph)])
     except UNSENDABLE:
@@ -53,28 +53,28 @@ def _sendable(traced: TracedModel) -> Mapping[Mode, PackedGraph | NoGraph]:
 
 
 def copy_for_sending(task: Task) -> Task:
-    """The task with copies of what its caller holds.
+    """Return the task with copies of the caller's model and data, or as it is if they cannot be copied.
 
-    Sending a tensor moves its memory, in place, to where other processes see it: a numpy array that looks at the same
-    memory, in somebody's notebook, would be left looking at nothing.
+    Sending a tensor moves its storage into shared memory in place, which would invalidate numpy arrays of the caller
+    that share it.
     """
     held = task.source, task.traced.model, task.train_data, task.test_data
     try:
         source, model, train, test = copy.deepcopy(held)
-    except Exception:  # what cannot be copied can hardly be sent, which is dealt with where it is tried
+    except Exception:  # sending it will probably fail too, which `TaskTransport` handles
         return task
     return replace(task, source=source, traced=replace(task.traced, model=model), train_data=train, test_data=test)
 
 
 @dataclass(frozen=True)
 class PickledRequest:
-    """Pickles into a task to be planned anew, its data loaded once more: for data that cannot travel."""
+    """A request to pickle, which unpickles to a `ReplannedTask`: for data that cannot be sent."""
 
     request: Request
     task: Task
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Where it arrives there may be other cores and devices: the first plan has decided about them.
+        # Device and threads of the first plan, as the worker's machine may have others.
         return ReplannedTask, (
             replace(self.request, model=absolute(self.request.model)),
             self.task.device,
@@ -87,8 +87,10 @@ class PickledRequest:
 
 @dataclass(frozen=True)
 class ReplannedTask:
-    """A task that has arrived without its data. Not planned while it is read: a process that is still being made must
-    start no others, as a user's loader may."""
+    """A task sent without its data, to be planned again in the worker.
+
+    It is not planned while it is unpickled: a bootstrapping process must not start DataLoader workers.
+    """
 
     request: Request
     device: Device
@@ -98,18 +100,19 @@ class ReplannedTask:
     config: SweepConfig
 
     def task(self) -> Task:
+        """Return the task, planned again with the device, threads and weights of the first plan."""
         task = replace(self.request, model=local_path(self.request.model)).task()
         if other := set(self.layers).symmetric_difference(_layer_names(task)):
             raise ModelError(
                 f"a worker process finds other layers to mask than the sweep: {', '.join(sorted(other)[:3])}",
                 place="register_masked",
-                hint="register layer types in the model's file or in a module it imports, where workers see it too",
+                hint="register layer types in the model's file or in a module it imports, so that workers have them",
             )
         return replace(task, device=self.device, threads=self.threads, warmed=self.warmed, config=self.config)
 
 
 class TaskTransport:
-    """How a task travels: whole, else as a request to plan it anew, else (``payload`` is None) not at all."""
+    """The form in which a task is sent: whole, else as a request to plan it again, else None (it cannot be sent)."""
 
     def __init__(self, task: Task, request: Request | None, emit: Emit, *, light: bool = False) -> None:
         self.task, self.request, self.emit = task, request, emit
@@ -119,14 +122,16 @@ class TaskTransport:
 
     @property
     def light(self) -> bool:
+        """True if the task is sent without its data."""
         return isinstance(self.payload, PickledRequest)
 
     @property
     def can_fall_back(self) -> bool:
+        """True if the task can be sent in a lighter form."""
         return isinstance(self.payload, PickledTask) and self.request is not None
 
     def fall_back(self, why: str) -> None:
-        """Send less from now on, and say so."""
+        """Send the task in the next lighter form from now on, and emit a notice."""
         if isinstance(self.payload, PickledTask) and self.request is not None:
             self.payload = PickledRequest(self.request, self.task)
             self.emit(Notice(f"the data cannot be shared between processes ({why}): each worker loads its own"))
@@ -139,7 +144,7 @@ class TaskTransport:
 
 @dataclass(frozen=True)
 class _UserFile:
-    """Pickles into the loaded model."""
+    """A model source to pickle, which unpickles to the source and the loaded model."""
 
     source: ModelSource
 
@@ -148,7 +153,7 @@ class _UserFile:
 
 
 def _user_modules() -> dict[str, str]:
-    """Modules made from users' files: name → file. A file run twice stands there twice."""
+    """Return the modules made from users' files: name → file; a file that was run twice has two names."""
     return {
         name: file
         for name, module in list(sys.modules.items())
@@ -163,11 +168,11 @@ def _load(source: ModelSource, names: dict[str, str]) -> tuple[ModelSource, Load
     own = {file: sys.modules[name] for name, file in _user_modules().items()}
     for name, file in names.items():
         if local_path(file) in own:
-            sys.modules.setdefault(name, own[local_path(file)])  # of the second run, or of another path
+            sys.modules.setdefault(name, own[local_path(file)])  # the same file under its name in the sender
     return source, loaded
 
 
-def _arrived(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
+def _restore_task(found: tuple[ModelSource, LoadedModel], task: Task) -> Task:
     source, loaded = found
     traced = replace(task.traced, model=loaded.model)
     recipe = replace(task.recipe, hook=loaded.optimizer)

@@ -1,8 +1,8 @@
-"""Tensors on their way to another process.
+"""Shared memory of tensors that are sent to another process.
 
-Torch sends a tensor as a descriptor of its memory, and closes it as soon as nobody holds the tensor. Some are made only
-while their owner is pickled (the state of a `torch.Generator`, what a `__getstate__` returns) and are gone before they
-have been sent: what arrives then is whatever has got the descriptor's number since.
+Torch sends a tensor as a file descriptor of its storage, and closes it when the tensor is freed. A tensor that exists
+only while its owner is pickled (the state of a `torch.Generator`, the result of `__getstate__`) is freed before it is
+sent; the receiver then gets whatever file has reused the descriptor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import reduce_storage
 
 @contextmanager
 def keep_storages_alive() -> Iterator[None]:
-    """The memory of all tensors that are pickled meanwhile lives until this is over."""
+    """Keep the storages of all tensors that are pickled in the block alive until its end."""
     alive: list[torch.UntypedStorage] = []
 
     def reduce(storage: torch.UntypedStorage) -> Any:

@@ -1,4 +1,4 @@
-"""What runs in a worker process: one job, its events and its output sent back through a pipe."""
+"""The code of a worker process, which runs one job and sends its events and its result through a pipe."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dst_analyze.sweep.training.trial import Task
 
 
 def work(task: Task | ReplannedTask, job: Job[Any], pipe: Connection, users_method: str) -> None:
-    """Run one job and end; the task was sent as a `PickledTask` and has unpacked itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    os.dup2(2, 1)  # what a user's model prints is no result
-    # A process of the server's has the server for default: a DataLoader's would import the user's file by a name
-    # that only this process knows.
+    """Run one job and return; ``task`` was sent as a `PickledTask`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    os.dup2(2, 1)  # stdout is for results, not for what a user's model prints
+    # A child of the fork server would start processes by it: a DataLoader's worker would import the user's file by a
+    # name that only this process knows.
     multiprocessing.set_start_method(users_method, force=True)
     threading.Thread(target=_follow_parent, daemon=True).start()
     pipe.send(JobResult(attempt(task, job, pipe.send)))
@@ -29,7 +29,7 @@ def work(task: Task | ReplannedTask, job: Job[Any], pipe: Connection, users_meth
 
 
 def _follow_parent() -> None:
-    """A worker whose parent is gone, however it went, has nobody left to work for."""
+    """Exit when the parent process has ended, for whatever reason."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

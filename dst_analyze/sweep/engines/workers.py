@@ -1,4 +1,4 @@
-"""Who trains: this process, several of this machine, or Ray's."""
+"""The choice of an engine: this process, worker processes, or Ray."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ EngineName = Literal["local", "ray"]
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers that were asked for; without ``jobs``, as many as pay.
+    """The requested engine and number of jobs; without ``jobs``, as many as cores and memory allow.
 
-    ``here`` is for a program that calls us: its own process trains, unless it asks for several jobs or for Ray.
+    With ``here``, for calls from Python, the calling process trains unless several jobs or Ray are requested.
     """
 
     jobs: int | None = None
@@ -31,16 +31,18 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
-            raise OptionError(f"{self.jobs} trials at once make no sweep", place="--jobs", hint="give a number from 1")
+            raise OptionError(f"{self.jobs} trials at once are too few", place="--jobs", hint="give a number from 1")
         if self.engine == "local" and self.ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
 
     @contextmanager
     def started(self, task: Task, request: Request | None, job_count: int | None = None) -> Iterator[Engine]:
-        """The engine that runs a task's jobs.
+        """Yield the engine that runs a task's jobs.
 
-        ``job_count`` is how many jobs there are, None if more than cores; ``request`` is how a worker plans the task
-        itself if it cannot be sent.
+        Args:
+            task: The task whose jobs will run.
+            request: Lets workers plan the task again if it cannot be sent.
+            job_count: The number of jobs; None if there are more than cores.
         """
         if self.here and self.engine == "local" and self.jobs in (None, 1):
             yield InProcessEngine()
@@ -61,7 +63,7 @@ class Workers:
             yield ray_engine.RayEngine(task, self.jobs, request)
 
     def count(self, task: Task, job_count: int | None) -> int:
-        """How many jobs run at once: as many as asked for, else as many as pay."""
+        """Return how many jobs run at once: as many as requested, else as cores and memory allow."""
         if self.jobs is not None:
             return self.jobs
         return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)

@@ -1,1 +1,1 @@
-"""A model, data and options become a `Plan`: checked, timed and forecast before anything is trained."""
+"""From model, data and options to a `Plan` that is checked, timed and forecast before any training."""

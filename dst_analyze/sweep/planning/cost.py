@@ -1,4 +1,4 @@
-"""What a sweep will cost, from a few timed steps on the real data: nothing is trained further, nothing is written."""
+"""Estimate the time and memory of a sweep from a few timed training steps on the real data."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from dst_analyze.sweep.training.train import DivergedError, evaluate, train
 from dst_analyze.sweep.training.trial import SCORED_BATCHES, Task, seeded
 
 TIMED, UNTIMED = 6, 2
-"""Steps that are timed of each kind, after some that are not: the first ones are slower."""
+"""Timed steps of each kind, and untimed ones before them, as the first steps are slower."""
 PATIENCE = 20.0
-"""Seconds after which fewer steps must do."""
+"""Seconds after which timing stops, even if fewer steps were timed."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What was measured, and what follows from it."""
+    """The measured times of a plan, and its totals."""
 
     trials: int
-    most_trials: int  # if the search for alphas tries as often as it may
+    most_trials: int  # if the search for alphas uses all its rounds
     steps: int
-    warm_ups: int  # trainings of the weights that trials start from, which all trials wait for
+    warm_ups: int  # warm-up trainings, which all trials wait for
     warm_up_steps: int  # of each
     jobs: int
     threads: int
@@ -46,30 +46,30 @@ class Estimate:
     free: int
 
     def seconds(self, trials: int) -> float:
-        """The warm-ups, then one dense trial and the others masked, as many at once as there are jobs."""
+        """Return the time of the warm-ups, one dense trial and the masked ones, with all jobs busy."""
         warm_up = self.warm_ups * self.warm_up_steps * self.dense_step
         dense = self.steps * self.dense_step + self.scoring
         masked = (trials - 1) * (self.steps * self.masked_step + self.scoring)
         return warm_up / min(self.jobs, max(self.warm_ups, 1)) + (dense + masked) / min(self.jobs, trials)
 
     def proof_seconds(self, trainings: int) -> float:
-        """At most, as no model of a proof is larger than the dense one."""
+        """Return an upper bound of a proof's time: each of its models is at most as large as the dense one."""
         return trainings * (self.steps * self.dense_step + self.scoring) / min(self.jobs, trainings)
 
     @property
     def searches(self) -> bool:
-        """Whether there may be more trials than are planned."""
+        """True if the search for alphas may add trials."""
         return self.most_trials > self.trials
 
 
 def estimate_of(plan: Plan, jobs: int) -> Estimate:
-    """Train a dense and a masked copy for a moment, and count the trials."""
+    """Return the estimate of a plan, from a few training steps of a dense and a masked copy."""
     task, config = plan.task, plan.task.config
     trials, search = schedule_of(config, plan.manifest.first_alphas, {}).keys, search_of(config)
     count = len(trials)
     kinds, seeds = 2 if config.control else 1, len(config.seeds)
     most = count
-    if search is not None:  # the first seed searches; what it finds is trained with the others, and as a control
+    if search is not None:  # the first seed searches; the other seeds and the controls repeat the alphas it found
         found = len(search.targets)
         count += found * (kinds * seeds - 1)
         most = count + found * search.rounds
@@ -88,7 +88,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         masked_step=median(masked),
         timed=min(len(dense), len(masked)),
         scoring=scoring,
-        memory=_peak(task),
+        memory=_peak_memory(task),
         free=free_memory(),
     )
 
@@ -110,14 +110,14 @@ def _step_seconds(task: Task, *, masked: bool) -> list[float]:
             model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
             task.device, steps=min(task.steps, UNTIMED + TIMED), on_step=on_step,
         )  # fmt: skip
-    except DivergedError:  # a matter for the trial; a step took as long as it did
+    except DivergedError:  # the trial will report it; the time is valid
         times.append(time.perf_counter())
     taken = [after - before for before, after in pairwise(times)]
     return taken[UNTIMED:] or taken[-1:]
 
 
 def _scoring_seconds(task: Task) -> float:
-    """All test batches at the end, and two of them a few times on the way."""
+    """Return the scoring time of a trial: all test batches at the end, a few of them during training."""
     built = task.source.build()
     model = task.mask(built).to(task.device.name)
     batch = first_batch(task.test_data, place="test_data()")
@@ -127,8 +127,8 @@ def _scoring_seconds(task: Task) -> float:
     return each * ((task.test_data.per_epoch or SCORED_AT_MOST) + SCORES * SCORED_BATCHES)
 
 
-def _peak(task: Task) -> int:
-    """What this process has taken at most: a worker does the same, with the same data."""
+def _peak_memory(task: Task) -> int:
+    """Return the peak memory of this process, which has done what a worker does with the same data."""
     if task.device.name == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

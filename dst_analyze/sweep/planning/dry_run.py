@@ -1,4 +1,4 @@
-"""The answer to ``--dry-run``: what a sweep would train, how long, in how much memory."""
+"""The output of ``--dry-run``: what a sweep would train, for how long and in how much memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dst_analyze.text import duration, short
 
 
 def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str, str]]:
-    """The estimate as rows: what, and how much; a proof takes so many ``trainings`` besides."""
+    """Yield the estimate as rows of label and text; ``trainings`` are those of a proof."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
     before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
@@ -25,21 +25,21 @@ def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str,
     yield (
         "a step",
         f"dense {duration(cost.dense_step)}, masked {duration(cost.masked_step)}: medians of {cost.timed} on the real "
-        f"data, after {UNTIMED} that were not timed, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
+        f"data, after {UNTIMED} untimed ones, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
     )
     longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
     at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"
     yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, {at_once}"
     if trainings:
         most = duration(cost.proof_seconds(trainings))
-        yield "proof", f"{trainings} trainings of {cost.steps:,} steps besides, {most} at most"
+        yield "proof", f"{trainings} more trainings of {cost.steps:,} steps, {most} at most"
     whole = cost.memory * cost.jobs
     yield (
         "memory",
         f"about {gigabytes(cost.memory)} a trial, {gigabytes(whole)} in all; {gigabytes(cost.free)} are free",
     )
     if whole > cost.free:
-        yield "", f"! too much: --jobs {max(1, cost.free // cost.memory)}, or a smaller --batch-size"
+        yield "", f"! too much memory: give --jobs {max(1, cost.free // cost.memory)} or a smaller --batch-size"
     if manifest.warning:
         yield "", f"! {manifest.warning}"
     yield "run folder", f"{plan.out} (nothing was trained or written)"

@@ -1,4 +1,4 @@
-"""Fingerprints of what a sweep was fed: a run is not resumed with another model or other data."""
+"""Fingerprints of a sweep's model, weights and data, so that a run is not resumed with other ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dst_analyze.sweep.data.batches import Batches, TensorBatches
 
 
 def model_sha256(loaded: LoadedModel, model: Any) -> str | None:
-    """SHA-256 of the model's file; of a model that came as an object, of its structure and weights."""
+    """Return the SHA-256 of the model's file, or of the structure and weights of a module given as an object."""
     if loaded.file is not None:
         return hashlib.sha256(loaded.file.read_bytes()).hexdigest()
     if not isinstance(model, nn.Module):
@@ -27,7 +27,7 @@ def model_sha256(loaded: LoadedModel, model: Any) -> str | None:
 
 
 def weights_sha256(weights: Weights) -> str:
-    """SHA-256 of names and values, whatever kind of file they came from."""
+    """Return the SHA-256 of the weights' names and values, which does not depend on the file format."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         _update(digest, [name, weights[name]])
@@ -35,7 +35,7 @@ def weights_sha256(weights: Weights) -> str:
 
 
 def data_sha256(*sets: Batches, seed: int) -> str:
-    """SHA-256 of all tensors in memory; of data behind a loader, of the first batch, as the rest may not fit."""
+    """Return the SHA-256 of all tensors in memory, or of a loader's first batch, as the rest may not fit."""
     digest = hashlib.sha256()
     for batches in sets:
         if isinstance(batches, TensorBatches):

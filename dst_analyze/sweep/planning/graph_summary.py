@@ -1,4 +1,4 @@
-"""The traced model's outline: what of its torch.fx graph a picture needs, without torch, for the run folder."""
+"""Summaries of the traced graph for the run folder: what a drawing needs, readable without torch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ INPUT, OUTPUT = "input", "output"
 
 
 def layer_groups(traced: TracedModel, coupling: Coupling) -> pd.DataFrame:
-    """Which layers must shrink together, for the ranking: those that make the same channels, where several do.
+    """Return the layers that make the same channels as another one, with their groups, for the ranking.
 
-    What is not a layer of the sweep (an LSTM's biases, layers left out by a pattern) shrinks too, but is not ranked.
+    Parameters outside the sweep (an LSTM's biases, layers left out by a pattern) shrink too, but are not ranked.
     """
     known, rows = {layer.name for layer in traced.layers}, dict[str, str]()
     for group in coupling.removable:
@@ -29,17 +29,17 @@ def layer_groups(traced: TracedModel, coupling: Coupling) -> pd.DataFrame:
 
 
 def summarize_graph(traced: TracedModel) -> ModelGraph | None:
-    """The outline of a model, or None where it has no graph.
+    """Return the nodes of a model's graph that carry activations; None if the model has no graph.
 
-    Only what carries the example's tensors is kept: sizes and constants would draw lines that no activation takes. A
-    function that takes a layer's weight from elsewhere, ``F.linear(x, self.w)``, is that layer's node.
+    Sizes and constants are left out, as a drawing would show edges that carry no activation. A function that reads a
+    layer's weight, as in ``F.linear(x, self.w)``, becomes that layer's node.
     """
     module = traced.graph_module
     if module is None:
         return None
     owners = {alias: layer.name for layer in traced.layers for alias in layer.aliases}
     places = {layer.name: _short(layer.place) for layer in traced.layers}
-    constants: dict[fx.Node, tuple[str, ...]] = {}  # and the layers whose weights they are
+    constants: dict[fx.Node, tuple[str, ...]] = {}  # node -> layers whose weights it reads
     numbers: dict[fx.Node, int] = {}
     nodes: list[GraphNode] = []
     for node in module.graph.nodes:
@@ -65,7 +65,7 @@ def summarize_graph(traced: TracedModel) -> ModelGraph | None:
 
 
 def _inside(module: str, owners: Mapping[str, str]) -> tuple[str, ...]:
-    """The layers whose weights a module has, in their order."""
+    """Return the layers whose weights a module holds, in their order."""
     return tuple(dict.fromkeys(name for alias, name in owners.items() if alias.startswith(f"{module}.")))
 
 
@@ -78,7 +78,7 @@ def _named(node: fx.Node, module: nn.Module) -> str:
 
 
 def _scope(node: fx.Node) -> str:
-    """The module that a node is, or the innermost one whose forward was running."""
+    """Return the module that a node calls, or the innermost one whose forward was running."""
     if node.op in ("placeholder", "output"):
         return ""
     if node.op == "call_module":
@@ -88,5 +88,5 @@ def _scope(node: fx.Node) -> str:
 
 
 def _short(place: str) -> str:
-    """File and line without the folders: they are of one machine only."""
+    """Return file and line without the folders, which differ between machines."""
     return Path(place).name

@@ -1,4 +1,4 @@
-"""Where the search for alphas starts: what left how much, on nets of different kinds."""
+"""The alphas that the search for alphas starts with, fitted to sweeps of different nets."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dst_analyze.sweep.planning.forecast import Travel
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
 HALVING = 1e-6
-"""The alpha, in the paper's scale, at which half of a model remains: 1.4e-7 to 3e-6 on the nets of docs/evidence.md."""
-_SLOPE = -0.85  # of the log odds of a remaining ratio against log alpha
+"""The typical alpha, in the paper's scale, at which half of a model remains (docs/evidence.md)."""
+_SLOPE = -0.85  # of the log-odds of the remaining ratio against log alpha
 
 
 def first_alphas(travel: Travel, targets: Sequence[float], weights: Magnitudes) -> tuple[float, ...]:
-    """An alpha for each target, weakest first: what it took on other nets, but at least what moves thresholds there."""
+    """Return an alpha for each target, weakest first: typical of other nets, and strong enough to reach the target."""
     half = HALVING * travel.paper_scale
     alphas = []
     for target in targets:

@@ -53,7 +53,7 @@ def plan_loop(
         steps=steps,
         clock=asked.clock_in(steps, family),
         warm_up=asked.warm_up_in(steps),
-        unit=asked.unit_in(steps),
+        threshold_scale=asked.threshold_scale_in(steps),
         asked=asked,
         seen=tuple(meter.rates),
         optimizer_name=meter.optimizer_name,
@@ -74,7 +74,7 @@ def plan_loop(
         threads=torch.get_num_threads(),
         optimizer=recipe.describe(),
         clock=recipe.clock,
-        unit=recipe.unit,
+        unit=recipe.threshold_scale,
         on_collapse=on_collapse_of(config),
         gradient_noise=travel.noise,
         device=next((p.device.type for p in traced.model.parameters()), "cpu"),
@@ -89,7 +89,7 @@ def _counted(
     traced: TracedModel, untrained: Mapping[str, torch.Tensor], config: SweepConfig, recipe: LoopRecipe
 ) -> Magnitudes:
     """How large the weights are, in the unit that thresholds are counted in."""
-    if recipe.unit == "one":
+    if recipe.threshold_scale == "one":
         return Magnitudes(untrained)
     units = units_of(flat_layout(traced.layers, config.threshold), list(untrained.values()))
     return Magnitudes({name: weight / unit for (name, weight), unit in zip(untrained.items(), units, strict=True)})

@@ -1,7 +1,6 @@
-"""The options of a sweep as typed keywords, so that an editor completes them and a type checker knows them.
+"""The options of a sweep as typed keywords, for completion in editors and for type checkers.
 
-`SweepConfig` checks their values; a test keeps the keys, and the choices of each, the same here, there and on the
-command line.
+`SweepConfig` checks their values. A test compares the keys and choices here, there and on the command line.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import Any, Literal, TypedDict
 
 
 class TrainingOptions(TypedDict, total=False):
-    """How a model is made and trained, with or without masks."""
+    """Options of building and training a model, with or without masks."""
 
     model_args: Mapping[str, Any] | None
-    """Arguments for what the spec names."""
+    """Keyword arguments for the function or class that the spec names."""
     data_root: Path | str
-    """Where data sets lie."""
+    """The folder of the named data sets."""
     download: bool
-    """Fetch the data set if it is not there."""
+    """Download the named data set if it is missing."""
     batch_size: int | None
     steps: int | None
     """Training steps; or give ``epochs``."""
@@ -35,37 +34,37 @@ class TrainingOptions(TypedDict, total=False):
 
 
 class SweepOptions(TrainingOptions, total=False):
-    """What `run_sweep` and `analyze` take besides the model, its data, the run folder and the workers."""
+    """Options of `run_sweep` and `analyze` besides the model, its data, the run folder and the workers."""
 
     include: Sequence[str]
-    """Patterns: only layers of such names are analysed."""
+    """Patterns of the names of layers to analyse."""
     exclude: Sequence[str]
-    """Patterns: layers of such names are left alone."""
+    """Patterns of the names of layers to leave unmasked."""
     alphas: Sequence[float] | Literal["auto"]
-    """Strengths of pruning, a trial for each."""
+    """Strengths of pruning, with one trial per seed each; "auto" searches for them."""
     alpha_scale: float | None
-    """Train with the alphas times this."""
+    """The factor that alphas are multiplied by."""
     target_remaining: Sequence[float]
-    """Search the alpha that leaves each of these shares of the weights."""
+    """Search for alphas that leave these shares of the weights."""
     seeds: int | Sequence[int]
-    """A count, or the seeds themselves."""
+    """The number of seeds, or the seeds themselves."""
     until_stable: bool
-    """End a trial once the order of its layers no longer changes."""
+    """End a trial early once the order of its layers no longer changes."""
     max_epochs: int | None
     control: Literal["shuffled-labels"] | None
-    """Repeat the sweep on data that have nothing to teach."""
+    """Repeat the sweep as a control, on data that cannot be learned."""
     threshold_clock: float | None
-    """The thresholds' learning rate over the weights'."""
+    """The thresholds' learning rate as a multiple of the weights'."""
     threshold_scale: Literal["layer", "one"] | None
-    """What thresholds count in: the mean magnitude of their layer's weights, or all alike."""
+    """The scale of thresholds: their layer's mean weight magnitude, or 1 for all."""
     on_collapse: Literal["hold", "reset"] | None
-    """What becomes of a layer that keeps at most 1 %."""
+    """What to do with a layer that keeps at most 1 % of its weights."""
     weights: str
     """A file of trained weights to start from."""
     warm_up: int | None
-    """Steps that weights are trained before they are masked."""
+    """Training steps before weights are masked."""
     threshold: Literal["vector", "scalar", "matrix"]
     """One threshold per row, per layer or per weight."""
     estimator: Literal["long-tail", "clipped"]
     backend: Literal["auto", "eager", "compiled"]
-    """How masked weights are computed."""
+    """The implementation that computes masked weights."""

@@ -1,4 +1,4 @@
-"""The plan of a sweep: everything that can be checked without training, checked."""
+"""The plan of a sweep, made by checking everything that can be checked without training."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class Plan:
     manifest: Manifest
     out: Path
     existing: Existing
-    request: Request | None  # how another process can plan the same, if it can
+    request: Request | None  # for another process to make the same plan; None if it cannot
     first: FirstTraining | None = None  # of a model file that trains itself, if that was trained while planning
 
     @cached_property
     def coupling(self) -> Coupling | DstError:
-        """Which channels belong together, or why that is not known: it depends on the model alone."""
+        """The groups of channels that must shrink together, or the error that prevents finding them."""
         return attempt(lambda: couple_channels(self.task.traced), hint="`dst-analyze slim RUN --debug` shows where")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A plan to be made again elsewhere: by a worker that cannot be handed the data."""
+    """The arguments of a plan, for a worker that makes it again because the data cannot be sent."""
 
     model: ModelSpec
     data: str | None
@@ -84,13 +84,13 @@ class Request:
     options: Mapping[str, Any]
 
     def task(self) -> Task:
-        """Nothing is downloaded: the first plan has done that, if it was asked to."""
-        return _planned(self.model, self.data, self.root, False, self.args, self.options, _unchecked).task
+        """Return the task, planned again; nothing is downloaded, as the first plan has done so if requested."""
+        return _plan(self.model, self.data, self.root, False, self.args, self.options, _skip_check).task
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A task, and what it was made from."""
+    """A task with the model and data it was made from."""
 
     loaded: LoadedModel
     task: Task
@@ -100,21 +100,21 @@ class Planned:
 
 @dataclass(frozen=True)
 class PlannedBefore:
-    """What a run was planned with, where it was left to the program: defaults may have changed since."""
+    """The values that an existing run chose by default; the defaults may have changed since."""
 
     factor: float  # of the alphas
     steps: int
     clock: float
     warm_up: int
-    unit: ThresholdScale
+    threshold_scale: ThresholdScale
 
 
 Earlier = tuple[SweepConfig, Manifest]
 """What a run folder that is gone on with says of itself."""
 
 
-def _unchecked(name: str, config: SweepConfig) -> Earlier | None:
-    """Check no folder: the first plan has done that."""
+def _skip_check(name: str, config: SweepConfig) -> Earlier | None:
+    """Skip the check of the run folder, which the first plan has made."""
     return None
 
 
@@ -131,10 +131,10 @@ def plan_sweep(
     emit: Emit = ignore_event,
     **options: Any,
 ) -> Plan:
-    """Check everything that can be checked without training: options, model, folder, data, one step on one batch.
+    """Return a plan, after checking options, model, folder and data, and taking one step on one batch.
 
-    ``before`` is for a run that has been planned once: what was found or chosen for it then holds. A model file that
-    trains itself is trained once here, as only that tells how long its trainings are; ``emit`` gets what is said.
+    ``before``: the values of an existing run, which replace those that would be found or chosen now.
+    A model file that trains itself is trained once here, to learn how long that is; ``emit`` gets notices.
     """
     args = dict(model_args or {})
     options = with_new_names(options, RENAMED, stacklevel=3)
@@ -146,7 +146,7 @@ def plan_sweep(
         return None if existing == "force" or is_blank(path) else read_header(path)
 
     root = Path(data_root)
-    planned = _planned(model, data, root, download, args, options, check, before, emit)
+    planned = _plan(model, data, root, download, args, options, check, before, emit)
     named = isinstance(model, str | os.PathLike) and (data is None or isinstance(data, str))
     request = Request(model, data, root, args, options) if named and not planned.task.own_loop else None
     return Plan(planned.task, planned.manifest, paths[0], existing, request, planned.first)
@@ -161,13 +161,13 @@ def plan_task(
     download: bool = False,
     **options: Any,
 ) -> Task:
-    """Return what would be trained, checked as by `plan_sweep`; for trainings that have neither folder nor alphas."""
+    """Return the task, checked as by `plan_sweep`, for trainings without a run folder and without alphas."""
     options = {**with_new_names(options, RENAMED, stacklevel=3), "alpha_scale": 1.0}  # no alphas: nothing to scale
     args = dict(model_args or {})
-    return _planned(model, data, Path(data_root), download, args, options, _unchecked).task
+    return _plan(model, data, Path(data_root), download, args, options, _skip_check).task
 
 
-def _planned(
+def _plan(
     model: ModelSpec,
     data: Any,
     root: Path,
@@ -178,10 +178,10 @@ def _planned(
     before: PlannedBefore | None = None,
     emit: Emit = ignore_event,
 ) -> Planned:
-    """The task and what it is of; ``check`` is asked about the model's name and configuration before the slow part."""
+    """Return the task; ``check`` gets the model's name and the configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
     device = Device.chosen(config.device, amp=config.amp)
-    # Seeded here too: a file that draws its data or its model at random must give the same ones every time.
+    # Seeded, so that a model file with random weights or data gives the same ones every time.
     source = model_source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
         loaded = load_trainable(source)
@@ -202,7 +202,7 @@ def _planned(
             update={**fingerprints, "data": found.description if found and data is not None else data or ""}
         )
         check(loaded.name, config)
-        traced = _traced(loaded, found, config)
+        traced = _trace(loaded, found, config)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
         steps = before.steps if before else _steps(config, found.train)
         task = Task(
@@ -235,12 +235,12 @@ def _planned(
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
-    """Where the trials of a sweep get their model, and the weights it starts with."""
+    """Return the source of a sweep's models, with the weights they start from."""
     if not config.weights:
         return ModelSource(model, args)
     if isinstance(model, nn.Module):
         raise OptionError(
-            "the model is an object that holds weights already",
+            "the model is a module that already holds weights",
             place="--weights",
             hint="load them into it: model.load_state_dict(...)",
         )
@@ -249,7 +249,7 @@ def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig)
 
 @dataclass(frozen=True)
 class FoundData:
-    """Batches to train and test on, and how to speak of them."""
+    """Batches to train and test on, with a description for messages."""
 
     train: Batches
     test: Batches | None
@@ -257,7 +257,7 @@ class FoundData:
 
 
 def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path, *, download: bool) -> FoundData | None:
-    """The data a name stands for; None for the digits, which are brought into the model's shape once it is traced."""
+    """Return the data of a name; None for the digits, which are resized once the model is traced."""
     if name == DIGITS:
         return None
     source = load_named_data(DataRequest(name, root, download, _input_shape(loaded)))
@@ -272,7 +272,7 @@ def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path,
 
 
 def _input_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
-    """What one sample looks like to the model, by its example or a guess; None where there is no saying."""
+    """Return the shape of one sample, from the model's example or inferred; None if unknown."""
     try:
         tensors = find_example_inputs(replace(loaded, train_data=None)).tensors()
     except ModelError:
@@ -281,7 +281,7 @@ def _input_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
 
 
 def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundData | None:
-    """The caller's data, else the model file's; None if neither has any."""
+    """Return the caller's data, else the model file's; None if there are none."""
     if data is not None:
         train, test = data if _is_pair(data) else (data, None)
         where = "the data given"
@@ -299,13 +299,14 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
     tests = None
     if test is not None:
         tests = as_batches(test, place="test_data()", batch_size=size, shuffle=False, needed=SCORED_AT_MOST)
+    # The description is a part of a run's configuration: in other words, runs could no longer be resumed.
     endless = (tests or batches).per_epoch is None
     bound = f"; scored on the first {SCORED_AT_MOST} batches, as nobody knows how many there are" if endless else ""
     return FoundData(batches, tests, f"{where}: {batches.describe()}{bound}")
 
 
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: PlannedBefore | None) -> Recipe:
-    asked = AskedPace(before.clock, before.warm_up, before.unit) if before else None
+    asked = AskedPace(before.clock, before.warm_up, before.threshold_scale) if before else None
     hook, place = loaded.optimizer, f"optimizer() of {loaded.spec}"
     if hook is None:
         return Recipe.of(config, steps, asked)
@@ -313,12 +314,12 @@ def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: Planne
 
 
 def _is_pair(data: Any) -> bool:
-    """(train, test) rather than a tuple of tensors."""
+    """Return True for (train, test), False for a tuple of tensors."""
     return isinstance(data, tuple) and len(data) == 2 and not is_tensors(data)
 
 
-def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> TracedModel:
-    """The model traced with the file's own example, else with the first two samples to train on, else with a guess."""
+def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> TracedModel:
+    """Return the traced model; inputs are the file's example, else two training samples, else inferred ones."""
 
     def trace(inputs: Inputs) -> TracedModel:
         return trace_model(loaded.model, inputs, include=config.include, exclude=config.exclude)
@@ -331,26 +332,26 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
     try:
         return trace(inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor))
     except ModelError as error:
-        if error.__cause__ is None:  # nothing was run: the data are not to blame
+        if error.__cause__ is None:  # the model was not run, so the data are not the cause
             raise
         raise DataError(
             f"the training data do not fit the model: {headline(error.__cause__)}",
             place=error.place or data.description,
             trace=error.trace,
-            hint=_misfit(error.__cause__, inputs, loaded),
+            hint=_mismatch_hint(error.__cause__, inputs, loaded),
         ) from error.__cause__
 
 
-def _misfit(why: BaseException, inputs: Inputs, loaded: LoadedModel) -> str:
-    """What the data are beside what the model takes, as far as that is known."""
+def _mismatch_hint(why: BaseException, inputs: Inputs, loaded: LoadedModel) -> str:
+    """Return a hint that compares the data with what the model takes."""
     if is_out_of_memory(why):
-        return f"not even two samples fit into the {gigabytes(free_memory())} that are free: smaller inputs or layers"
+        return f"two samples need more than the {gigabytes(free_memory())} that are free: use smaller inputs or layers"
     given = inputs.describe()
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in inputs.tensors()):
         return f"given {given}; layers compute with floats: return images.float() / 255, or the like, in train_data()"
     shape = _input_shape(loaded)
     expected = f"samples of {list(shape)}" if shape else "what example_inputs() gives"
-    return f"given {given}; expected {expected}: bring them together in train_data() or the model"
+    return f"given {given}; expected {expected}: change train_data() or the model"
 
 
 def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
@@ -362,7 +363,7 @@ def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
 
 
 def _epochs(config: SweepConfig) -> int | None:
-    """None where the length of training is a number of steps."""
+    """Return the number of epochs; None if the length of training is given in steps."""
     paper = PAPER_EPOCHS if config.recipe == "paper" and config.steps is None else None
     return config.epochs or config.max_epochs or paper
 
@@ -372,13 +373,16 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     if epochs is None:
         return config.steps or DEFAULT_STEPS
     if data.per_epoch is None:
-        raise OptionError("nobody knows how long an epoch of these data is", hint="give --steps instead of epochs")
+        raise OptionError(
+            "it is unknown how long an epoch of these data is, as they have no length",
+            hint="give --steps instead of epochs",
+        )
     return epochs * data.per_epoch
 
 
 def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary) -> Manifest:
     traced, config = task.traced, task.config
-    initial = task.counted(loaded.model)
+    initial = task.initial_in_scale(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = forecast(travel, first or config.given_alphas, initial)
@@ -394,17 +398,19 @@ def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary
         threads=task.threads,
         optimizer=task.recipe.describe(),
         clock=task.recipe.clock,
-        unit=task.recipe.unit,
+        unit=task.recipe.threshold_scale,
         on_collapse=on_collapse_of(config),
         gradient_noise=travel.noise,
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,
-        warning=" ".join(filter(None, (warning(travel, () if search else expected, initial), _lonely(config)))),
+        warning=" ".join(
+            filter(None, (warning(travel, () if search else expected, initial), _single_trial_warning(config)))
+        ),
     )
 
 
-def _lonely(config: SweepConfig) -> str:
+def _single_trial_warning(config: SweepConfig) -> str:
     if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
         return ""
-    return "One alpha and one seed make one trial, whose order no other confirms: give two alphas, or several seeds."
+    return "One alpha and one seed make one trial, which no other trial confirms: give two alphas, or several seeds."

@@ -1,4 +1,4 @@
-"""Before training: what would make a sweep fail or be worth nothing is found in a second, and said plainly."""
+"""Checks before training: find in seconds what would make a sweep fail or its results meaningless."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dst_analyze.text import short
 
 
 def load_trainable(source: ModelSource) -> LoadedModel:
-    """The model, fit to be trained; where there is no memory for it, what there would be memory for."""
+    """Return the loaded model after checking that it can be trained; on lack of memory, say what would fit."""
     try:
         loaded = source.load()
     except ModelError as error:
@@ -43,8 +43,8 @@ def load_trainable(source: ModelSource) -> LoadedModel:
         trainable = [p.requires_grad for p in loaded.model.parameters() if p.is_floating_point()]
         if trainable and not any(trainable):
             raise ModelError(
-                "every parameter of the model is frozen, and a sweep trains it",
-                hint="leave out requires_grad_(False), or thaw the layers to be analysed: layer.requires_grad_(True)",
+                "every parameter of the model is frozen, so a sweep cannot train it",
+                hint="remove requires_grad_(False), or unfreeze the layers to analyse: layer.requires_grad_(True)",
             )
     return loaded
 
@@ -59,13 +59,13 @@ def _models_that_fit(source: ModelSource) -> str:
     return f"{fits}; the model has {short(sum(parameter.numel() for parameter in model.parameters()))}"
 
 
-_ONE_SAMPLE = "more than 1 value per channel"  # how torch's batch norm says it
+_ONE_SAMPLE = "more than 1 value per channel"  # part of the message of torch's batch norm
 
 # --- the data -------------------------------------------------------------------------------------------------------
 
 
-def _looked_at(batches: Batches, batch: Any) -> Any:
-    """All samples as one batch where they are at hand, else a batch of them."""
+def _available_samples(batches: Batches, batch: Any) -> Any:
+    """Return all samples as one batch if they are in memory, else the given batch."""
     return batches.tensors if isinstance(batches, TensorBatches) else batch
 
 
@@ -77,26 +77,26 @@ def _refuse_nan(samples: Any, place: str) -> None:
                 f"there are NaN in {int(rows.sum()):,} of {len(rows):,} samples, "
                 f"the first of them in sample {int(rows.nonzero()[0])}",
                 place=place,
-                hint="leave these samples out, or fill the gaps: torch.nan_to_num",
+                hint="remove these samples, or replace the values with torch.nan_to_num",
             )
 
 
 def _refuse_labels(scores: torch.Tensor, labels: torch.Tensor, all_labels: torch.Tensor, place: str) -> None:
-    """Labels that the model has no score for."""
+    """Raise if there are labels that the model has no score for."""
     classes, known = class_scores(scores, labels).shape[1], all_labels[all_labels != IGNORED]
     if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < classes:
         raise DataError(
             f"labels run from {int(known.min())} to {int(known.max())}, the model has scores for {classes} classes, "
             f"0 to {classes - 1}",
             place=place,
-            hint="count labels from 0, and give the model's last layer one output for each class",
+            hint="count labels from 0, and give the model's last layer one output per class",
         )
 
 
 def run_preflight(task: Task, loaded: LoadedModel, place: str) -> Task:
-    """The task as it is to be run: one step was taken, with channels innermost if the model has it so.
+    """Return the task after taking one step on it, in channels-last format if the model supports that.
 
-    What the first step fails on is only believed where the second fails, too.
+    If the step in channels-last format fails, it is taken again in the usual format before an error is reported.
     """
     if any(loaded.model.get_parameter(layer.parameter).ndim == 4 for layer in task.traced.layers):
         innermost = replace(task, device=replace(task.device, channels_last=True))
@@ -106,13 +106,14 @@ def run_preflight(task: Task, loaded: LoadedModel, place: str) -> Task:
 
 
 def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
-    """Take one step on the first batch and score one, on a masked copy.
+    """Train a masked copy on the first batch and score it on one.
 
-    Returns the task with what that has shown: whether it is a classification, and in which form it is trained.
+    Returns:
+        The task, with ``accuracy`` (is it a classification?) and ``runs_as`` (the form it is trained in) set.
     """
     with user_code("the training data", DataError, file=loaded.file):
         batch = task.device.moved(first_batch(task.train_data, place=place))
-    _refuse_nan(_looked_at(task.train_data, batch), place)
+    _refuse_nan(_available_samples(task.train_data, batch), place)
     masked = task.mask(loaded.model).to(task.device.name)
     inputs = task.objective(loaded.model).inputs(batch)
     doing = "a training step on the first batch"
@@ -123,24 +124,24 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
         if is_out_of_memory(error.__cause__):
             error.hint = _batches_that_fit(task, loaded, masked, batch)
         elif _ONE_SAMPLE in str(error.__cause__):
-            error.hint = "batch norm needs two samples or more in a batch: give --batch-size 2 at least"
+            error.hint = "batch norm needs two samples or more per batch: give --batch-size 2 or more"
         raise
     accuracy = is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
     objective = replace(task.objective(loaded.model), accuracy=accuracy)
-    hint = "do test data look like training data?"
+    hint = "check that test data have the form of training data"
     with at(place), user_code("scoring the first test batch", DataError, file=loaded.file, hint=hint):
         test = first_batch(task.test_data, place="test_data()")
         if task.test_data is not task.train_data:
-            _refuse_nan(_looked_at(task.test_data, test), "test_data()")
+            _refuse_nan(_available_samples(task.test_data, test), "test_data()")
         evaluate(masked, [test], objective, task.device)
     return replace(task, accuracy=accuracy, runs_as=_runs_as(task, masked.train(), inputs))
 
 
 def _runs_as(task: Task, masked: MaskedModel, inputs: Inputs) -> str:
-    """In which form a batch is trained, and why not as a graph if it is not."""
+    """Return the form that batches are trained in, with the reason if it is not the graph."""
     with task.device.precision():
         if masked.form.train == "graph" and not inputs.call(masked.uses_graph):
-            return "modules: batches are not called as the example is, or the graph is not equal for them"
+            return "modules: batches are passed in another way than the example, or the graph differs for them"
     return str(masked.form)
 
 
@@ -151,12 +152,12 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
         outputs = objective.inputs(batch).call(masked.train())
         scores, labels = main_output(outputs), split_batch(batch, loaded.model)[1]
         if objective.custom is None and is_classification(scores, labels):
-            every = split_batch(_looked_at(task.train_data, batch), loaded.model)[1]
+            every = split_batch(_available_samples(task.train_data, batch), loaded.model)[1]
             _refuse_labels(scores, labels, every, place)
         loss = objective.loss(outputs, batch)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise DataError(
-            f"the loss of the first batch is no number to differentiate: {type(loss).__name__}",
+            f"the loss of the first batch cannot be differentiated: {type(loss).__name__}",
             place=f"loss(outputs, batch) of {loaded.spec}",
             hint="return one tensor with one value, computed from the outputs",
         )
@@ -164,7 +165,7 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
         raise DataError(
             f"the loss of the first batch is {loss.item()} before any training",
             place=place,
-            hint="are inputs and targets of a size that the model can take? images are best from 0 to 1",
+            hint="check the scale of inputs and targets; images are best from 0 to 1",
         )
     torch.autograd.backward(loss)
     optimizer.step()
@@ -172,17 +173,17 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
 
 
 def gradient_noise(task: Task, model: nn.Module) -> float | None:
-    """Size of the loss's own gradient on thresholds, after a few steps of training; None if steps do not depend on it.
+    """Return the size of the loss's gradient on thresholds after a few steps; None if the optimizer ignores it.
 
-    Optimizers of Adam's kind divide each step by the size of its gradients: how far a pull carries a threshold
-    depends on how much the data pull it about. The RMS of each layer, averaged over layers by their weights.
+    Optimizers like Adam divide each step by the size of its gradients, so the distance that alpha moves a threshold
+    depends on the gradient noise of the data. It is the RMS of each layer, averaged over layers by their weights.
     """
     if task.recipe.family not in NORMALISED:
         return None
     seed = task.config.seeds[0]
     with seeded(seed):
         settled, objective = deep_copy(model).to(task.device.name), task.objective(model)
-        with suppress(DivergedError):  # a matter for the trials
+        with suppress(DivergedError):  # the trials will report it
             train(
                 settled, task.train_data.stream(seed), objective, *task.recipe.start(settled), task.device,
                 steps=min(SETTLING, task.steps), on_step=lambda step, loss: False,
@@ -201,11 +202,11 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
 
 
 def _expected(inputs: Inputs, example: Inputs) -> str:
-    return f"given {inputs.describe()}; expected, going by the example inputs, the like of {example.describe()}"
+    return f"given {inputs.describe()}; the example inputs are {example.describe()}"
 
 
 def _batches_that_fit(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any) -> str:
-    """Two small steps are measured, and what a sample adds is taken for what every sample adds."""
+    """Return a hint with the largest batch that fits, extrapolated from steps on two and on four samples."""
     size, free = task.objective(loaded.model).inputs(batch).batch_size, free_memory()
 
     def taken(samples: int) -> int:
@@ -217,7 +218,7 @@ def _batches_that_fit(task: Task, loaded: LoadedModel, masked: MaskedModel, batc
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        return f"not even four samples fit into the {gigabytes(free)} that are free: smaller inputs, or a smaller model"
+        return f"four samples need more than the {gigabytes(free)} that are free: use smaller inputs or a smaller model"
     each = max(1, (four - two) // 2)
     fits = max(0, free - two) // each + 2
     return f"{gigabytes(free)} are free, and a sample takes {gigabytes(each)}: --batch-size {min(fits, size // 2)} fits"

@@ -1,4 +1,4 @@
-"""What a run trained, made again from the model's own code: its model alone, or all that a training needs."""
+"""Reload the model of a run, or the whole task, from the model's code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from dst_analyze.sweep.training.trial import Task, seeded
 
 
 def reload_model(record: SweepRecord, *, data_root: Path | None = None) -> TracedModel:
-    """The model of a run, traced: no data set is read, nothing is trained and nothing written.
+    """Return the traced model of a run, without reading its data set.
 
-    Only a run from before its inputs were kept, of a model file without example_inputs(), has to read its data.
+    Data are read only for old runs that did not keep their inputs and whose model file has no example_inputs().
     """
     config = _with_code(record)
     source = model_source(config.model, config.model_args, config)
@@ -43,12 +43,12 @@ def reload_model(record: SweepRecord, *, data_root: Path | None = None) -> Trace
             except DstError:
                 if loaded.example_inputs is not None:
                     raise
-                # A model that noise cannot be given to: its data will have to be read.
+                # The model does not accept random inputs, so its data have to be read.
     return reload_task(record, data_root=data_root).traced
 
 
 def reload_task(record: SweepRecord, *, data_root: Path | None = None) -> Task:
-    """The task of a run, as it was planned then; refused if its code has changed since."""
+    """Return the task of a run as it was planned; raise if its code has changed since."""
     config, made = _with_code(record), record.manifest
     plan = plan_sweep(
         config.model,
@@ -66,7 +66,7 @@ def _with_code(record: SweepRecord) -> SweepConfig:
     config = record.config
     if not config.can_be_made_again:
         raise OptionError(
-            f"this run was made from an object in memory ({config.model}), which only its program can make again",
+            f"this run was made from an object in memory ({config.model}), which only its program can rebuild",
             place=str(record.folder),
             hint="use suggest_widths, slim_model and verify_plan in that program",
         )

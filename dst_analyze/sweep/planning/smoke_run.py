@@ -1,4 +1,4 @@
-"""The whole job once with tiny numbers (`--fast-dev-run`): says in seconds whether a long run would come to its end."""
+"""A smoke run (`--fast-dev-run`): every stage once with tiny numbers, to find errors before a long run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dst_analyze.sweep.training.trial import ModelSpec
 
 STEPS, BATCHES, ALPHAS = 4, 2, 2
 SUFFIX = "-fast-dev-run"
-_STRONG = (1e-6, 1e-5)  # where none are given
+_STRONG = (1e-6, 1e-5)  # the default alphas
 
 
 @dataclass(frozen=True)
 class FewBatches:
-    """The first batches of some data, again and again."""
+    """The first batches of some data, repeated."""
 
     batches: Batches
 
@@ -38,7 +38,7 @@ class FewBatches:
 
 
 def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any]) -> Plan:
-    """The plan of a run with a folder of its own, which only such runs replace."""
+    """Return the plan of a smoke run, in a separate folder that replaces only earlier smoke runs."""
     alphas = options.get("alphas", "auto")
     tiny = {
         **options,
@@ -55,5 +55,5 @@ def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any])
     task, test = plan.task, plan.task.test_data
     train = FewBatches(task.train_data)
     few = replace(task, train_data=train, test_data=train if test is task.train_data else FewBatches(test))
-    # Not to be planned again by workers, who would read all the data.
+    # No request: workers would make the plan again and read all the data.
     return replace(plan, task=few, out=named or plan.out.with_name(plan.out.name + SUFFIX), request=None)

@@ -1,4 +1,4 @@
-"""Where trials run, and in which precision."""
+"""The device that trials run on, and their precision."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _AVAILABLE: dict[str, Callable[[], bool]] = {  # in the order of preference
 
 @dataclass(frozen=True)
 class Device:
-    """A device by its name; ``amp``: matmuls and convolutions in bfloat16 where torch thinks that safe.
+    """A device by name; with ``amp``, autocast runs matmuls and convolutions in bfloat16.
 
-    ``channels_last``: batches of images are handed over with their channels innermost, which convolutions are faster
-    on (docs/training.md); a model that takes its inputs apart with ``view`` may not be able to take them.
+    ``channels_last``: batches of images are passed in torch's channels-last format, which makes convolutions faster
+    (docs/training.md); models that call ``view`` on their inputs may not support it.
     """
 
     name: str = "cpu"
@@ -33,7 +33,7 @@ class Device:
 
     @classmethod
     def chosen(cls, asked: str, *, amp: bool = False) -> Device:
-        """The device asked for, if this machine has it; of "auto" the best it has."""
+        """Return the requested device; for "auto" the best that this machine has. Raise if it is missing."""
         if asked == "auto":
             return cls(next(name for name, there in _AVAILABLE.items() if there()), amp)
         if not _AVAILABLE[asked]():
@@ -44,10 +44,11 @@ class Device:
         return cls(asked, amp)
 
     def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """The same batches, their tensors on the device."""
+        """Yield the batches with their tensors on the device."""
         return map(self.moved, batches)
 
     def moved(self, batch: Any) -> Any:
+        """Return a batch with its tensors on the device."""
         return tree_map(lambda leaf: self._moved(leaf) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -55,13 +56,14 @@ class Device:
         return tensor.to(self.name, memory_format=torch.channels_last if images else torch.preserve_format)
 
     def precision(self) -> AbstractContextManager[None]:
-        """For forward passes and losses."""
+        """Return the autocast context for forward passes and losses."""
         return torch.autocast(self.name, dtype=torch.bfloat16, enabled=self.amp)
 
     def wait(self) -> None:
-        """Until all that was asked of the device is done: for timing."""
+        """Wait until all queued work of the device is done, for timing."""
         if self.name != "cpu":
             torch.accelerator.synchronize()
 
     def describe(self) -> str:
+        """Return the device and precision in words."""
         return f"{self.name}, bfloat16 where safe" if self.amp else self.name

@@ -25,7 +25,7 @@ from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.training.loop import LoopMeter, Untouched
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import Readings, without_readings
-from dst_analyze.sweep.training.warm_start import packed, restored
+from dst_analyze.sweep.training.warm_start import pack_weights, restore_weights
 
 Role = Literal["first", "warm-up", "reference", "masked"]
 ScoreKind = Literal["accuracy", "loss"]
@@ -150,7 +150,7 @@ class LoopTrial:
         self.ended, self.masks, self._started = False, None, time.perf_counter()
         model, pruned = traced.model, self.role == "masked"
         initial = Magnitudes({layer.name: model.get_parameter(layer.parameter) for layer in traced.layers})
-        if weights is not None and not restored(model, weights):
+        if weights is not None and not restore_weights(model, weights):
             raise ModelError(
                 "the weights that were trained first do not fit this model",
                 place="trial.attach()",
@@ -196,7 +196,7 @@ class LoopTrial:
         if self.role == "masked":
             self.masks = pack_masks({name: mask.cpu().numpy() for name, mask in attached.masks().items()})
         if self.role in ("first", "warm-up"):
-            self.weights = packed(attached.model)
+            self.weights = pack_weights(attached.model)
         self.ended = True
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How large a model's weights are before training: what equal thresholds would leave of each layer, in closed form."""
+"""Weight magnitudes before training, and the share of each layer that equal thresholds would keep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-_SAMPLE = 1 << 14  # weights of a layer beyond which a sample will do: shares are then right to about 0.4 %
+_SAMPLE = 1 << 14  # weights sampled of a larger layer: shares are then accurate to about 0.4 %
 
 
 class Magnitudes:
@@ -24,7 +24,7 @@ class Magnitudes:
         self._values, self._below = values[order], np.cumsum(counts[order]) / sum(sizes.values())
 
     def kept(self, threshold: float, most: float = math.inf) -> dict[str, float]:
-        """Each layer's share of weights above a threshold, which is at most ``most`` times the layer's mean magnitude.
+        """Return each layer's share of weights above a threshold, capped at ``most`` times its mean magnitude.
 
         A threshold that is not positive prunes nothing.
         """
@@ -34,21 +34,21 @@ class Magnitudes:
         return {n: 1 - np.searchsorted(v, limits[n], side="right") / len(v) for n, v in self.layers.items()}
 
     def model_kept(self, threshold: float, most: float = math.inf) -> float:
-        """The share of all weights that this leaves."""
+        """Return the share of all weights above a threshold, capped as in `kept`."""
         kept = self.kept(threshold, most)
         return float(sum(kept[name] * size for name, size in self.sizes.items()) / sum(self.sizes.values()))
 
     def threshold_keeping(self, ratio: float) -> float:
-        """The lowest threshold, the same for every layer, that leaves at most this share of all weights."""
+        """Return the lowest threshold, common to all layers, that keeps at most this share of all weights."""
         if ratio >= 1:
             return 0.0
         at = int(np.searchsorted(self._below, 1 - ratio - 1e-9))
         return float(self._values[min(at, len(self._values) - 1)])
 
     def null(self, ratio: float) -> dict[str, float]:
-        """What each layer would keep if its initial weights alone decided, the model keeping as much as it does.
+        """Return each layer's share under the null: its initial weights alone decide, and the model keeps ``ratio``.
 
-        Thresholds that travel equally far stand equally high: this is where they stand for the model to keep ``ratio``.
+        Under the null all thresholds travel equally far, so one threshold for all layers gives the shares.
         """
         return self.kept(self.threshold_keeping(ratio))
 

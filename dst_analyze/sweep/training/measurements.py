@@ -1,4 +1,4 @@
-"""What is read off a model while it trains, at regular steps."""
+"""Measurements of a model during training, at regular steps."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from dst_analyze.sweep.training.early_stop import Stability
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
 READINGS = 40
-"""How many times a trial looks at its masks: ten of them in the quarter that counts."""
+"""Measurements of the masks per trial; ten of them are in the last quarter, which counts."""
 SCORES = 5
-"""How many times it is scored on the way, on a few test batches; less often in a run so short that it would cost."""
+"""Scores per trial during training, on a few test batches; fewer in short runs, where they would cost time."""
 PULSE = 0.5
-"""Seconds after which a trial says where it stands, between two readings too."""
+"""Seconds between two progress events of a trial, at most."""
 STEPS_BETWEEN_SCORES = 60
-"""At least so many steps lie between two scores."""
+"""The least number of steps between two scores."""
 _KEPT = ("layers", "totals", "losses")
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-_FEW = 1 << 12  # thresholds beyond which their quantiles are read off a part of them (only one per weight is so many)
+_FEW = 1 << 12  # thresholds of a layer beyond which quantiles are computed from a part of them
 
 
 class Readings:
-    """Collects the readings of one trial; `on_step` is what training calls.
+    """The measurements of one trial, collected by `on_step` during training.
 
-    ``initial`` are the weights that the null goes by, if not those that the model has now.
+    ``initial`` are the weights that the null is computed from; by default those that the model has now.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Readings:
         until_stable: bool = False,
     ) -> None:
         self.key, self.steps, self.score, self.emit = key, steps, score, emit
-        self.told = time.monotonic()
+        self.last_event = time.monotonic()
         self.masked = model if isinstance(model, MaskedModel) else None
         self.initial = initial or (Magnitudes(self.masked.layer_weights()) if self.masked else None)
         self.stability = Stability(steps) if until_stable and self.masked else None
@@ -61,17 +61,17 @@ class Readings:
         self.last_score: float | None = None
 
     def on_step(self, step: int, loss: float | None) -> bool:
-        """Look at the model where it is time to; return True if the trial may end here."""
+        """Measure the model if it is due; return True if the trial may end."""
         if loss is not None:
             self.losses.append(loss)
         now = time.monotonic()
         if step % self.every and step != self.steps:
-            if now - self.told >= PULSE:
-                self.told = now
+            if now - self.last_event >= PULSE:
+                self.last_event = now
                 remaining = self.totals[-1][3] if self.totals else None
                 self.emit(TrialStep(self.key, step, self.steps, loss, remaining, self.last_score))
             return False
-        self.told = now
+        self.last_event = now
         remaining = self._read_layers(step) if self.masked else None
         score = None
         if self.score is not None and step - self.scored_at >= max(STEPS_BETWEEN_SCORES, self.steps // SCORES):
@@ -103,7 +103,7 @@ class Readings:
         self.scored_at = state["scored_at"]
 
     def _read_layers(self, step: int) -> float:
-        """One row per layer; returns the model's remaining ratio."""
+        """Add one row per layer and return the model's remaining ratio."""
         assert self.masked is not None
         assert self.initial is not None
         thresholds, resets = self.masked.layer_thresholds(), self.masked.resets
@@ -121,26 +121,31 @@ class Readings:
         return remaining
 
     def layer_frame(self) -> pd.DataFrame:
+        """Return the measurements of layers, one row per layer and measurement."""
         return pd.DataFrame(self.layers, columns=list(READING_COLUMNS))
 
     def step_frame(self) -> pd.DataFrame:
+        """Return the measurements of the whole model, one row per measurement."""
         return pd.DataFrame(self.totals, columns=list(STEP_COLUMNS))
 
     def remaining(self) -> float | None:
-        """The model's ratio at the end, read as every ratio is."""
-        return float(self._late().median()) if self.totals and self.masked else None
+        """Return the model's remaining ratio: the median of the last quarter, as for layers."""
+        return float(self._last_quarter().median()) if self.totals and self.masked else None
 
     def lowest(self) -> float | None:
-        return float(self._late().min()) if self.totals and self.masked else None
+        """Return the lowest remaining ratio of the last quarter."""
+        return float(self._last_quarter().min()) if self.totals and self.masked else None
 
-    def _late(self) -> pd.Series[float]:
+    def _last_quarter(self) -> pd.Series[float]:
         return last_quarter(self.step_frame())["remaining"]
 
     def resets(self) -> dict[str, int]:
-        return _counted(self.masked.resets if self.masked else {})
+        """Return how often each layer's thresholds were reset, for layers where they were."""
+        return _nonzero(self.masked.resets if self.masked else {})
 
     def held(self) -> dict[str, int]:
-        return _counted(self.masked.holds if self.masked else {})
+        """Return how often each layer's thresholds were held, for layers where they were."""
+        return _nonzero(self.masked.holds if self.masked else {})
 
 
 def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reason: str, seconds: float) -> TrialOutput:
@@ -150,12 +155,12 @@ def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reaso
     return TrialOutput(result, layers, steps, None, seconds)
 
 
-def _counted(counts: dict[str, int]) -> dict[str, int]:
+def _nonzero(counts: dict[str, int]) -> dict[str, int]:
     return {layer: count for layer, count in counts.items() if count}
 
 
 def _counts(layer: MaskedLayer, mask: torch.Tensor) -> tuple[int, int, int | None]:
-    """How many weights remain, how many rows keep any, how many input channels are still read (None: not known)."""
+    """Return the numbers of remaining weights, non-empty rows, and input channels still read (None if unknown)."""
     layout = layer.layout
     rows = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.rows])
     columns = _summed(mask, [axis for axis in range(mask.ndim) if axis not in layout.inputs])

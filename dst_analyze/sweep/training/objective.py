@@ -1,4 +1,4 @@
-"""What a batch means: the model's inputs, the loss that training lowers, the score that the test counts."""
+"""The objective of training: a batch's inputs and target, the loss, and the score on test data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dst_analyze.model.inputs.infer import batch_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
-"""What the entry of a dict is called that is no input but the answer."""
+"""Keys of a dict batch that hold the target."""
 
 LossHook = Callable[[Any, Any], torch.Tensor]
 
 
 def split_batch(batch: Any, model: nn.Module) -> tuple[Inputs, Any]:
-    """A batch as the model's arguments and the target: ``(inputs, target)``, ``(first, second, target)`` or a dict."""
+    """Return the model's arguments and the target of a batch: ``(inputs, target)``, ``(a, b, target)`` or a dict."""
     if isinstance(batch, Mapping):
-        # Labels go along where the forward takes them: such models compute their loss themselves.
+        # A forward that takes labels gets them: such models compute their loss themselves.
         known = inspect.signature(model.forward).parameters
         by_name = {key: value for key, value in batch.items() if key in known}
         target = next((batch[key] for key in _TARGETS if key in batch and key not in known), None)
@@ -35,24 +35,25 @@ def split_batch(batch: Any, model: nn.Module) -> tuple[Inputs, Any]:
 
 @dataclass(frozen=True)
 class Objective:
-    """What training lowers and the test counts; the user's ``loss(outputs, batch)`` where there is one."""
+    """The loss and score of a task; ``custom`` is the user's ``loss(outputs, batch)``, if there is one."""
 
-    model: nn.Module  # whose forward says how a batch is passed
+    model: nn.Module  # its forward's signature decides how a batch is passed
     custom: LossHook | None = None
     accuracy: bool = False
-    shuffled: bool = False  # a control: every sample gets the target of another one of its batch
+    shuffled: bool = False  # a control: samples get the targets of other samples of their batch
 
     def inputs(self, batch: Any) -> Inputs:
+        """Return the model's arguments of a batch, shuffled for a control."""
         inputs = split_batch(batch, self.model)[0]
         return _shuffled(inputs) if self.shuffled else inputs
 
     def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
-        """Cross entropy for integer targets, mean squared error for others, unless the user has a loss."""
+        """Return the user's loss, else cross entropy for integer targets and mean squared error for others."""
         if self.custom is not None:
             return self.custom(outputs, batch)
         scores, target = main_output(outputs), split_batch(batch, self.model)[1]
         own = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-        if target is None and isinstance(own, torch.Tensor):  # given labels, the model has computed it already
+        if target is None and isinstance(own, torch.Tensor):  # the model got the labels and has computed its loss
             return own
         if not isinstance(scores, torch.Tensor) or not isinstance(target, torch.Tensor):
             raise DataError(
@@ -64,12 +65,12 @@ class Objective:
         if scores.numel() != target.numel():
             raise DataError(
                 f"outputs of shape {list(scores.shape)} cannot be compared with targets of shape {list(target.shape)}",
-                hint="targets of class labels are integers; for anything else define loss(outputs, batch)",
+                hint="class labels must be integers; for anything else define loss(outputs, batch)",
             )
         return F.mse_loss(scores, target.view_as(scores).to(scores.dtype))
 
     def hits(self, outputs: Any, batch: Any) -> tuple[int, int]:
-        """How many labels are right, of how many; nothing where there are no labels."""
+        """Return the numbers of correct predictions and of labels; zeros if there are no labels."""
         scores, target = main_output(outputs), split_batch(batch, self.model)[1]
         if not is_classification(scores, target):
             return 0, 0
@@ -79,7 +80,7 @@ class Objective:
 
 
 def _shuffled(inputs: Inputs) -> Inputs:
-    """The samples of a batch in another order than their targets, which may be anywhere in a batch."""
+    """Return the inputs with their samples in random order; targets among them keep theirs."""
     size = inputs.batch_size
     order = torch.randperm(size)
 
@@ -92,11 +93,11 @@ def _shuffled(inputs: Inputs) -> Inputs:
 
 
 IGNORED = -100
-"""The label that cross entropy passes over."""
+"""The label that cross entropy ignores."""
 
 
 def main_output(outputs: Any) -> Any:
-    """The tensor that predicts: of a dict its ``logits`` or ``out``, of several outputs the first."""
+    """Return the tensor of predictions: a dict's ``logits`` or ``out``, or the first of several outputs."""
     if isinstance(outputs, Mapping):
         return next((outputs[key] for key in ("logits", "out") if key in outputs), next(iter(outputs.values()), None))
     if isinstance(outputs, tuple | list) and outputs:
@@ -105,14 +106,14 @@ def main_output(outputs: Any) -> Any:
 
 
 def is_classification(scores: Any, target: Any) -> bool:
-    """Whether target holds a class label for each vector of scores."""
+    """Return True if the target holds one class label for each vector of scores."""
     if not (isinstance(scores, torch.Tensor) and isinstance(target, torch.Tensor)) or target.is_floating_point():
         return False
     return scores.ndim == target.ndim + 1 and class_scores(scores, target).shape[2:] == target.shape[1:]
 
 
 def class_scores(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Scores with the classes in dimension 1, where torch wants them; sequence models have them last."""
+    """Return the scores with classes in dimension 1, as torch expects; sequence models have them last."""
     if scores.ndim > 2 and scores.shape[2:] != target.shape[1:] and scores.shape[:-1] == target.shape:
         return scores.movedim(-1, 1)
     return scores

@@ -21,7 +21,7 @@ from dst_analyze.sweep.training.loop import LoopMeter
 from dst_analyze.sweep.training.loop_trial import LoopTrial, Pace, ScoreKind, ToldScore, untrained_weights
 from dst_analyze.sweep.training.train import Scores
 from dst_analyze.sweep.training.trial import ModelSource, Task, seed_all, seeded, trained_model
-from dst_analyze.sweep.training.warm_start import Origin, origin, packed
+from dst_analyze.sweep.training.warm_start import Origin, origin, pack_weights
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def run_own_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
             start = _warm_up(loaded, deep_copy(model), key.seed)
         seed_all(key.seed)
         trial = LoopTrial("reference" if key.alpha is None else "masked", key.seed, key.alpha)
-        pace = Pace(task.steps, task.recipe.clock, task.recipe.unit)
+        pace = Pace(task.steps, task.recipe.clock, task.recipe.threshold_scale)
         here = replace(task.traced, model=attachable(model))
         with trial.start(here, task.config, pace, weights=start, emit=emit):
             fit(loaded, model)
@@ -124,4 +124,4 @@ def told_score(loaded: LoadedModel, model: nn.Module) -> ToldScore:
 def _warm_up(loaded: LoadedModel, model: nn.Module, seed: int) -> bytes | None:
     seed_all(seed)
     fit(loaded, model)
-    return packed(model)
+    return pack_weights(model)

@@ -1,8 +1,7 @@
-"""The recipe of a run: optimizer, learning rate, schedule, decay, the thresholds' clock, length. All of it is here.
+"""The training recipe of a run: optimizer, learning rate, schedule, weight decay, thresholds' clock and length.
 
-The paper trains for 160 epochs; a sweep has some thousand steps. Thresholds therefore run on a clock of their own:
-their learning rate is a multiple of the weights', and a cap bounds each of their steps. docs/training.md has what was
-measured.
+The paper trains for 160 epochs, a sweep for some thousand steps. The thresholds' learning rate is therefore a multiple
+of the weights' (the clock), and a cap bounds each of their steps. docs/training.md has the measurements.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
 
 PAPER_RATES = {**LEARNING_RATES, "sgd": 0.1}
 PAPER_EPOCHS = 160
-"""What ``--recipe paper`` has for defaults: the paper's CIFAR-10 runs, whose schedule and momentum are ours."""
+"""Defaults of ``--recipe paper``: the paper's CIFAR-10 runs; schedule and momentum are those of the short recipe."""
 
 
 def _step_decay(done: float) -> float:
@@ -68,12 +67,12 @@ _FAMILIES: dict[type[torch.optim.Optimizer], str] = {
 }
 
 NORMALISED = ("adam", "adamw")
-"""Families whose steps are divided by the size of the gradients."""
+"""Optimizer families that divide each step by the size of the gradients."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the trials of a sweep are trained. ``family`` is how the optimizer steps: "sgd", "adam", "adamw", "other"."""
+    """The training recipe of a sweep's trials; ``family`` of the optimizer is "sgd", "adam", "adamw" or "other"."""
 
     family: str
     lr: float
@@ -81,20 +80,22 @@ class Recipe:
     schedule: str
     weight_decay: float
     steps: int
-    clock: float  # how many times faster than the weights' the thresholds' learning rate is
-    warm_up: int  # steps that the weights of a masked trial are trained as a dense model's are, before its own
-    unit: ThresholdScale  # what thresholds are counted in
-    asked: AskedPace  # what of these three was asked for, and not left to the length of the run
+    clock: float  # the thresholds' learning rate over the weights'
+    warm_up: int  # steps of dense training before a masked trial
+    threshold_scale: ThresholdScale
+    asked: AskedPace  # those of the last three that were set, not derived from the length of the run
     hook: OptimizerHook | None = None
 
     @classmethod
     def of(cls, config: SweepConfig, steps: int, asked: AskedPace | None = None) -> Recipe:
-        """The recipe that the options ask for; ``asked`` where a run of another day is made again."""
+        """Return the recipe of a configuration; ``asked`` replaces its pace when an earlier run is reloaded."""
         family = config.optimizer or "sgd"
         lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(family, lr, momentum, config.schedule, decay, *_paced(asked or AskedPace.of(config), steps, family))
+        return cls(
+            family, lr, momentum, config.schedule, decay, *_resolve_pace(asked or AskedPace.of(config), steps, family)
+        )
 
     @classmethod
     def of_hook(
@@ -107,27 +108,33 @@ class Recipe:
         place: str,
         asked: AskedPace | None = None,
     ) -> Recipe:
-        """The same around the user's ``optimizer(parameters)``; options that it would ignore are refused."""
+        """Return the recipe with the user's ``optimizer(parameters)``; raise on options that it would ignore."""
         given = {"--lr": config.lr, "--optimizer": config.optimizer, "--weight-decay": config.weight_decay}
         for option, value in given.items():
             if value is not None:
                 raise OptionError(
-                    f"{option} has no effect: the model file brings its own optimizer",
+                    f"{option} has no effect: the model file has its own optimizer",
                     place=place,
-                    hint="set it there, or take optimizer() out of the file",
+                    hint="set it there, or remove optimizer() from the file",
                 )
-        own = _made_by(hook, [w for w in model.parameters() if w.requires_grad])
+        own = _call_hook(hook, [w for w in model.parameters() if w.requires_grad])
         family = family_of(own)
         first = own.param_groups[0]
         lr, momentum = float(first.get("lr", 1.0)), float(first.get("momentum", 0.0))
         return cls(
-            family, lr, momentum, config.schedule, 0.0, *_paced(asked or AskedPace.of(config), steps, family), hook
+            family,
+            lr,
+            momentum,
+            config.schedule,
+            0.0,
+            *_resolve_pace(asked or AskedPace.of(config), steps, family),
+            hook,
         )
 
     def lasting(self, steps: int) -> Recipe:
-        """The recipe of a run of another length: what was not asked for follows it."""
-        steps, clock, warm_up, unit, _ = _paced(self.asked, steps, self.family)
-        return replace(self, steps=steps, clock=clock, warm_up=warm_up, unit=unit)
+        """Return the recipe of a run of another length; what was not set explicitly is derived from it."""
+        steps, clock, warm_up, threshold_scale, _ = _resolve_pace(self.asked, steps, self.family)
+        return replace(self, steps=steps, clock=clock, warm_up=warm_up, threshold_scale=threshold_scale)
 
     @property
     def rates(self) -> np.ndarray:
@@ -137,15 +144,15 @@ class Recipe:
 
     @property
     def farthest(self) -> float:
-        """How far a threshold may go in the whole run, as a multiple of its row's mean magnitude."""
+        """The largest distance of a threshold in the whole run, as a multiple of its row's mean magnitude."""
         return math.inf if self.clock == 1 else LARGEST_SHARE * self.steps
 
     def start(
         self, model: nn.Module | MaskedModel, steps: int | None = None, *, alpha: float = 0.0
     ) -> tuple[torch.optim.Optimizer, LRScheduler]:
-        """Return an optimizer and its schedule for one model, whose thresholds are trained beside its weights.
+        """Return an optimizer and its schedule; thresholds are trained beside the weights, in the optimizer's steps.
 
-        The schedule is for so many ``steps``, else for those of a trial; ``alpha`` is the regulariser's strength.
+        The schedule spans ``steps``, by default those of a trial; ``alpha`` is the regulariser's strength.
         """
         masked, whole = model if isinstance(model, MaskedModel) else None, steps or self.steps
         weights = [w for w in (masked.weight_parameters() if masked else model.parameters()) if w.requires_grad]
@@ -162,13 +169,13 @@ class Recipe:
     def make_optimizer(self, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer of these weights."""
         if self.hook is not None and weights:
-            return _made_by(self.hook, weights)
+            return _call_hook(self.hook, weights)
         make = OPTIMIZERS.get(self.family, OPTIMIZERS["sgd"])
         # Where all weights are frozen, an empty one carries the learning rate that the thresholds follow.
         return make(weights or [nn.Parameter(torch.empty(0))], lr=self.lr, weight_decay=self.weight_decay)
 
     def describe(self) -> str:
-        """In words, for a report."""
+        """Return the recipe in words, for a report."""
         what = "the optimizer of the model file" if self.hook else NAMES[self.family]
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
@@ -181,11 +188,11 @@ def family_of(optimizer: torch.optim.Optimizer) -> str:
     return next((family for kind, family in _FAMILIES.items() if isinstance(optimizer, kind)), "other")
 
 
-def _paced(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
-    return steps, asked.clock_in(steps, family), asked.warm_up_in(steps), asked.unit_in(steps), asked
+def _resolve_pace(asked: AskedPace, steps: int, family: str) -> tuple[int, float, int, ThresholdScale, AskedPace]:
+    return steps, asked.clock_in(steps, family), asked.warm_up_in(steps), asked.threshold_scale_in(steps), asked
 
 
-def _made_by(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _call_hook(hook: OptimizerHook, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
     optimizer = hook(weights)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ModelError(

@@ -15,11 +15,11 @@ from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import Objective
 
 OnStep = Callable[[int, float], bool]
-"""Told the step and its loss; whether training may end here."""
+"""Called with each step and its loss; returns True to end training."""
 
 
 class DivergedError(Exception):
-    """The loss is no longer a finite number; ``step`` is where."""
+    """The loss is not finite at ``step``."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -37,9 +37,10 @@ def train(
     steps: int,
     on_step: OnStep,
 ) -> int:
-    """Train in place for a number of steps. The thresholds of a masked model move in the optimizer's steps.
+    """Train a model in place; the thresholds of a masked one move in the optimizer's steps.
 
-    Ends early where ``on_step`` says so; returns the number of steps taken.
+    Returns:
+        The number of steps taken; fewer than ``steps`` if ``on_step`` ended the training.
     """
     model.train()
     for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
@@ -59,7 +60,7 @@ def train(
 
 
 class Scores(NamedTuple):
-    """A model on test data: its mean loss, its score, and the standard error of that (None: not known)."""
+    """The mean loss of a model on test data, its score, and the score's standard error (None if unknown)."""
 
     loss: float
     score: float
@@ -68,7 +69,7 @@ class Scores(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> Scores:
-    """Score a model on all samples, in eval mode; the model is left in the mode it was in."""
+    """Return the scores of a model on all samples, in eval mode; its mode is restored afterwards."""
     training = model.training
     model.eval()
     losses, sizes, right, labels = list[float](), list[int](), 0.0, 0.0
@@ -89,7 +90,7 @@ def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, dev
 
 
 def _standard_error(means: Sequence[float], sizes: Sequence[int]) -> float | None:
-    """Standard error of the mean over all samples, from the means of batches; one batch tells nothing."""
+    """Return the standard error of the mean over samples, from the means of batches; None for one batch."""
     if len(means) < 2 or not all(map(math.isfinite, means)):
         return None
     whole = sum(sizes)

@@ -1,4 +1,4 @@
-"""One trial: one alpha, one seed, from a fresh model to how much of each layer remains."""
+"""Run one trial: build a model, train it at one alpha and seed, and measure what remains of each layer."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from dst_analyze.sweep.training.measurements import PULSE, Readings
 from dst_analyze.sweep.training.objective import LossHook, Objective
 from dst_analyze.sweep.training.recipe import Recipe
 from dst_analyze.sweep.training.train import DivergedError, OnStep, evaluate, train
-from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, packed, restored
+from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, pack_weights, restore_weights
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
-SCORED_BATCHES = 2  # of the test data, while training goes on
+SCORED_BATCHES = 2  # test batches per score during training
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where each trial gets its model: a spec is loaded anew, so that every seed starts elsewhere.
+    """The source of each trial's model: a spec is loaded again, so that each seed draws other weights.
 
-    Unless there are ``weights``, from the file ``weights_from``: then all start with them.
+    With ``weights``, read from the file ``weights_from``, all trials start with these.
     """
 
     spec: ModelSpec
@@ -53,17 +53,21 @@ class ModelSource:
     weights_from: str = ""
 
     def load(self) -> LoadedModel:
+        """Return the loaded model with its starting weights."""
         loaded = load_model(self.spec, model_args=self.args)
         if self.weights is not None:
             put_weights(loaded.model, self.weights, self.weights_from)
         return loaded
 
     def build(self) -> nn.Module:
+        """Return the module with its starting weights."""
         return self.load().model
 
     def untrained(self) -> nn.Module:
-        """A model of its own with weights drawn from the seed that is set: by its code, or, where it is an object that
-        has been built (and perhaps trained) before, by each module that can."""
+        """Return a copy with untrained weights, drawn from the current seed.
+
+        They are drawn by the model's code or, if the spec is a module that exists already, by its reset_parameters().
+        """
         model = deep_copy(replace(self, weights=None).build())
         if isinstance(self.spec, nn.Module):
             reinitialize_modules(model)
@@ -72,7 +76,7 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class Task:
-    """What all trials of a sweep share."""
+    """Everything that the trials of a sweep share."""
 
     source: ModelSource
     traced: TracedModel
@@ -88,23 +92,24 @@ class Task:
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
     own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
-    runs_as: str = ""  # in which form trials are trained, and why, once a batch was tried
+    runs_as: str = ""  # the form that trials are trained in, and why; set by the preflight
 
     def effective_alpha(self, key: TrialKey) -> float:
-        """What the regulariser of a trial is multiplied by: zero in the dense one."""
+        """Return the factor of a trial's regulariser; zero for the dense trial."""
         return (key.alpha or 0.0) * self.config.factor
 
     def objective(self, model: nn.Module) -> Objective:
+        """Return the loss and score for a model."""
         return Objective(model, self.loss, self.accuracy)
 
     def initial(self, model: nn.Module) -> Magnitudes:
-        """How large the weights of a model are that has not been trained yet."""
+        """Return the weight magnitudes of an untrained model."""
         return Magnitudes(self._weights(model))
 
-    def counted(self, model: nn.Module) -> Magnitudes:
-        """The same in the unit that thresholds are counted in."""
+    def initial_in_scale(self, model: nn.Module) -> Magnitudes:
+        """Return the weight magnitudes of an untrained model in the scale of its thresholds."""
         weights = self._weights(model)
-        if self.recipe.unit == "one":
+        if self.recipe.threshold_scale == "one":
             return Magnitudes(weights)
         units = units_of(flat_layout(self.traced.layers, self.config.threshold), list(weights.values()))
         return Magnitudes({name: weight / unit for (name, weight), unit in zip(weights.items(), units, strict=True)})
@@ -113,13 +118,13 @@ class Task:
         return {layer.name: model.get_parameter(layer.parameter) for layer in self.traced.layers}
 
     def mask(self, model: nn.Module, *, form: AskedForm | None = None) -> MaskedModel:
-        """A masked copy. Models of one source have the same layers: they are traced once for all trials."""
+        """Return a masked copy of a model, using the trace that all models of one source share."""
         return mask_model(
             replace(self.traced, model=model),
             threshold=self.config.threshold,
             estimator=self.config.estimator,
             backend=self.config.backend,
-            threshold_scale=self.recipe.unit,
+            threshold_scale=self.recipe.threshold_scale,
             on_collapse=on_collapse_of(self.config),
             steps=self.steps,
             form=form or self.form,
@@ -127,10 +132,10 @@ class Task:
 
 
 def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
-    """Train one model of a sweep: how it ended, what was read meanwhile, the final masks.
+    """Run one trial and return its result, its measurements and the final masks.
 
-    All trials of a seed start from the same weights, which a warm-up has trained; the dense one, too, so that it is
-    trained exactly as the masked ones are, but without pruning.
+    All trials of a seed start from the weights of the same warm-up, so the dense trial differs from the masked ones
+    in pruning only.
     """
     started = time.perf_counter()
     status: Literal["done", "diverged"] = "done"
@@ -152,14 +157,14 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
                 until_stable=task.config.until_stable,
             )
 
-        # A model that its file or its caller built once is the same object every time: train a copy of it.
+        # A module given as an object is the same object in every trial: train a copy.
         model: nn.Module | MaskedModel = deep_copy(built).to(task.device.name)
         readings = read(model)
         try:
             if task.recipe.warm_up:
-                if not restored(model, task.warmed.get(origin(key))):
-                    _warm_up(task, model, key, objective, _alive(key, task.steps, emit))
-                seed_all(key.seed)  # the same numbers are drawn from here on, whoever has trained the weights
+                if not restore_weights(model, task.warmed.get(origin(key))):
+                    _warm_up(task, model, key, objective, _heartbeat(key, task.steps, emit))
+                seed_all(key.seed)  # the random state must not depend on where the warm-up ran
             if key.alpha is not None:
                 model = task.mask(model).to(task.device.name)
                 readings = read(model)
@@ -193,7 +198,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
 
 
 def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
-    """Train the weights that all trials of a seed start from; None if they diverge, or cannot be handed on."""
+    """Return the packed weights that all trials of a seed start from; None if training diverges or packing fails."""
     key = TrialKey(None, *start)
     with seeded(key.seed):
         built = task.source.build()
@@ -202,21 +207,21 @@ def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
             _warm_up(task, model, key, task.objective(built), on_step)
         except DivergedError:
             return None
-        return packed(model)
+        return pack_weights(model)
 
 
 def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
     _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
 
 
-def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
-    """Says now and then that a trial is; its own steps have not begun."""
-    told = time.monotonic()
+def _heartbeat(key: TrialKey, steps: int, emit: Emit) -> OnStep:
+    """Return a callback that emits a trial's progress during its warm-up, as step 0."""
+    last_event = time.monotonic()
 
     def on_step(step: int, loss: float) -> bool:
-        nonlocal told
-        if time.monotonic() - told >= PULSE:
-            told = time.monotonic()
+        nonlocal last_event
+        if time.monotonic() - last_event >= PULSE:
+            last_event = time.monotonic()
             emit(TrialStep(key, 0, steps, loss))
         return False
 
@@ -224,7 +229,7 @@ def _alive(key: TrialKey, steps: int, emit: Emit) -> OnStep:
 
 
 def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """A model as it is, nothing masked, trained on the task's budget; ``build`` makes it, the seed being set."""
+    """Return a model trained without masks on the task's budget; ``build`` is called after seeding."""
     with seeded(seed):
         model = build().to(task.device.name)
         objective = task.objective(task.traced.model)
@@ -235,7 +240,7 @@ def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.M
 def _train(
     task: Task, model: nn.Module | MaskedModel, key: TrialKey, objective: Objective, steps: int, on_step: OnStep
 ) -> int:
-    """Train in place by the task's recipe, its whole schedule in so many steps; returns how many were taken."""
+    """Train in place by the task's recipe, with its schedule over ``steps``; return the number of steps taken."""
     return train(
         model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
         *task.recipe.start(model, steps, alpha=task.effective_alpha(key)), task.device, steps=steps, on_step=on_step,
@@ -244,13 +249,14 @@ def _train(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Every generator that a model or its data may draw from starts at the seed, and is put back afterwards."""
+    """Temporarily seed all random generators that a model or its data may use."""
     with preserved_randomness():
         seed_all(seed)
         yield
 
 
 def seed_all(seed: int) -> None:
+    """Seed the generators of torch, Python and NumPy."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)

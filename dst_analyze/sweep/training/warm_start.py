@@ -1,8 +1,7 @@
-"""The weights that all trials of a seed start from: trained once, before anything is masked, and handed on.
+"""The warm start of trials: weights that are trained once per seed before anything is masked.
 
-Thresholds that move while weights are still those of the initialisation say more of that than of the task; what it
-brings to start from trained ones is in docs/evidence.md. A trial that is handed none trains its own, to the same bits:
-whatever happens to a sweep, such as that it is killed and goes on later, its results are the same.
+While weights are close to their initialisation, thresholds show that more than the task (docs/evidence.md). A trial
+that gets no such weights trains them itself, with bit-identical results, so that a resumed sweep gives the same ones.
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ from torch import nn
 from dst_analyze.run.record import TrialKey
 
 Origin = tuple[int, bool]
-"""What trials must share to have the same trained weights: the seed, and whether labels are shuffled."""
+"""What determines the starting weights of a trial: the seed, and whether labels are shuffled."""
 Warmed = Mapping[Origin, bytes]
 
 
 def origin(key: TrialKey) -> Origin:
+    """Return the origin of a trial's starting weights."""
     return key.seed, key.control
 
 
-def packed(model: nn.Module) -> bytes | None:
-    """What training has changed in a model: its parameters and all of its buffers; None if that cannot travel."""
+def pack_weights(model: nn.Module) -> bytes | None:
+    """Return a model's parameters and all of its buffers as safetensors bytes; None if they cannot be saved."""
     try:
         data: bytes = save({n: value.detach().cpu().contiguous().clone() for n, value in _tensors(model).items()})
-    except (safetensors.SafetensorError, KeyError, TypeError, RuntimeError):  # of a kind that no file can hold
+    except (safetensors.SafetensorError, KeyError, TypeError, RuntimeError):  # a tensor type safetensors lacks
         return None
     return data
 
 
 @torch.no_grad()
-def restored(model: nn.Module, data: bytes | None) -> bool:
-    """Put it back into a model built alike; whether that could be done."""
+def restore_weights(model: nn.Module, data: bytes | None) -> bool:
+    """Load packed weights into a model of the same structure; return False if they are missing or do not fit."""
     if data is None:
         return False
     own, trained = _tensors(model), load(data)
@@ -52,5 +52,5 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def missing_starts(keys: Iterable[TrialKey], warmed: Container[Origin]) -> list[Origin]:
-    """The starting weights that trials need and nobody has trained yet, in the order of the trials."""
+    """Return the starting weights that trials need and that are not trained yet, in the order of the trials."""
     return [start for start in dict.fromkeys(map(origin, keys)) if start not in warmed]
