@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.measure import add_baselines
-from dst_analyze.baselines.values import Method
+from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.errors import DstError, attempt
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
-from dst_analyze.run.events import Emit, Notice, ReportWritten
-from dst_analyze.run.paths import PLAN
+from dst_analyze.run.derived import damage_of, was_made
+from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
+from dst_analyze.run.paths import BASELINES, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.artifacts import Suggestion, read_plan, verify_and_save, write_suggestion
-from dst_analyze.slimming.planning.plan_types import Verification
+from dst_analyze.run.writer import editing
+from dst_analyze.slimming.artifacts import Suggestion, seeds_kept, verify_and_save, write_suggestion
+from dst_analyze.slimming.kept import read_plan
+from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import suggest_widths
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
@@ -47,34 +50,53 @@ class Outcome:
 def finish(
     plan: Plan, record: SweepRecord, wanted: Wanted, workers: Workers, emit: Emit, warn: Callable[[str], None]
 ) -> Outcome:
-    """Everything after the sweep: rank, suggest, prove, compare, report."""
-    ranking = rank_run(record)
-    suggestion = suggest(plan, record, ranking, wanted)
-    proof = None
-    if not isinstance(suggestion, DstError):
-        if suggestion.plan.is_advice:
-            emit(suggestion.event())
-        if wanted.verify_seeds:
-            emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
-            with workers.started(plan.task, plan.request) as engine:
-                proof = verify_and_save(plan.task, record, suggestion.plan, wanted.verify_seeds, engine, emit)
-    if wanted.baselines:
-        add_baselines(plan.task, record, wanted.baselines, lambda text: emit(Notice(text)), failed=warn)
-    page = write_report(record.folder, ranking)
+    """Everything after the sweep: rank, suggest, prove, compare, report. What is damaged of it is made again."""
+    with editing(record.folder):
+        for why in filter(None, (damage_of(record, name) for name in MADE if name != REPORT)):
+            emit(Notice(f"{why}: it is made again"))
+        lost_proof, lost_baselines = damage_of(record, VERIFICATION), damage_of(record, BASELINES)
+        ranking = rank_run(record)
+        suggestion = suggest(plan, record, ranking, wanted, emit)
+        proof = None
+        if not isinstance(suggestion, DstError):
+            if suggestion.plan.is_advice:
+                emit(suggestion.event())
+            seeds = wanted.verify_seeds or (seeds_kept(record) if lost_proof else 0)
+            if seeds:
+                emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
+                with workers.started(plan.task, plan.request) as engine:
+                    proof = verify_and_save(plan.task, record, suggestion.plan, seeds, engine, emit)
+        methods = wanted.baselines or (METHODS if lost_baselines else ())
+        if methods:
+            add_baselines(plan.task, record, methods, lambda text: emit(Notice(text)), failed=warn)
+        page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return Outcome(record, ranking, suggestion, proof, page)
 
 
-def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:
-    """The suggestion, or why there is none; one that is there already is replaced only if something is asked of it."""
-    if (record.folder / PLAN).exists() and not (wanted.slim or wanted.reinitialize):
-        return Suggestion(read_plan(record.folder), record.folder)
+def suggest(
+    plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted, emit: Emit = ignore_event
+) -> Suggestion | DstError:
+    """The suggestion, or why there is none; one that is there already is replaced only if something is asked of it.
+
+    Where one of its files is damaged, all are made again: from the plan, if that is whole.
+    """
+    asked = wanted.slim or wanted.reinitialize
+    kept = None if asked else attempt(lambda: read_plan(record), hint="")
+    damaged = any(damage_of(record, name) for name in SUGGESTION)
+    if isinstance(kept, SlimPlan) and not damaged:
+        return Suggestion(kept, record.folder)
+    if isinstance(kept, DstError) and was_made(record, PLAN) and not damaged:
+        emit(Notice(f"{kept.cause}: it is made again"))
     coupling, traced = plan.coupling, plan.task.traced
     if isinstance(coupling, DstError):
         return coupling
 
     def suggested() -> Suggestion:
-        widths = suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
-        return write_suggestion(record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize)
+        widths = kept if isinstance(kept, SlimPlan) else None
+        widths = widths or suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
+        return write_suggestion(
+            record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize, record=record
+        )
 
     return attempt(suggested, hint="`dst-analyze slim RUN --debug` shows where")

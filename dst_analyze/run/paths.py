@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dst_analyze.run.atomic_io import SUMS, is_leftover
+from dst_analyze.run.atomic_io import SUMS, broken, is_leftover
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.lock import LOCK, OWNER
 from dst_analyze.run.record import TrialKey
-from dst_analyze.run.safe_read import JSON_MOST, read_text
+from dst_analyze.run.safe_read import COMMIT, JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
 """Not of every model: there are some whose graph nobody can draw, or whose inputs are no tensors."""
 HEADER = (MANIFEST, CONFIG, LAYERS)
+HEAD = (*HEADER, GRAPH, GROUPS, INPUTS)
+"""The files that a run must have, and all that are written before its first trial."""
 TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
+SUGGESTION = (PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS)
+TABLES = (TABLE, TRIAL_TABLE, WIDTHS)
+DERIVED = (*TABLES, REPORT, *SUGGESTION, VERIFICATION)
 """Made from the trials, or from what was made from them."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """As the command line was given them; what `--tensorboard` has drawn, what `--baselines` has measured."""
+MADE = (*DERIVED, BASELINES)
+"""All files that stand beside the head and do not belong to it."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
+TRIAL_FILES = (RESULT, READINGS, STEPS)
 
 _OURS = {
     CONFIG,
@@ -42,6 +49,7 @@ _OURS = {
     BASELINES,
     LOCK,
     OWNER,
+    COMMIT,
 }
 _OURS_IN_A_TRIAL = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
@@ -61,11 +69,20 @@ def trial_folder(run: Path, key: TrialKey) -> Path:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder carries our manifest; what else it says may be damaged or newer."""
+    """Return whether a folder carries our manifest; what else it says may be damaged or newer."""
     try:
         return '"tool": "dst-analyze"' in read_text(path / MANIFEST, JSON_MOST)
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def was_run_folder(path: Path) -> bool:
+    """Return whether a folder is a run's, as its manifest, the rest of its head or some whole trial says."""
+    if is_run_folder(path) or not broken(path, HEADER, but=(MANIFEST, *MADE)):
+        return True
+    trials = path / TRIALS
+    found = trials.iterdir() if trials.is_dir() and not trials.is_symlink() else ()
+    return any(not trial.is_symlink() and not broken(trial, TRIAL_FILES) for trial in found)
 
 
 def is_blank(path: Path) -> bool:

@@ -15,6 +15,7 @@ from torch import nn
 from dst_analyze import Analysis, load_model, rank_layers, suggest_widths, trace_model, verify_plan
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
 from dst_analyze.slimming.planning.plan_types import CONTENDERS
 from dst_analyze.slimming.proof.candidates import ALIKE
@@ -46,6 +47,8 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     assert len(heard) == 9
     marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
+    assert verify_task_plan(task, plan, **options).entry("dense").scores[1] != 0.123  # against its checksum
+    replace_files(tmp_path / "kept", {"dense,seed=1.json": json.dumps(marked).encode()})
     assert verify_task_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
     assert verify_task_plan(task, plan_of(task, 0.25), **options).entry("slim").scores != found.entry("slim").scores
 

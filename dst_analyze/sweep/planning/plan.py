@@ -368,6 +368,7 @@ def _manifest(planned: Planned) -> Manifest:
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = forecast(travel, first or config.given_alphas, initial)
     return Manifest(
+        sums="all",
         versions={
             "dst-analyze": __version__,
             "torch": torch.__version__,
