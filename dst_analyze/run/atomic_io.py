@@ -118,7 +118,7 @@ def replacing(
         sums = {**kept, **{name: hashlib.sha256(data).hexdigest() for name, data in files.items()}}
         leaving = {REMOVED: "\n".join(gone).encode()} if gone else {}
         try:
-            summed = {SUMS: _sums_text(sums)} if sums != before else {}
+            summed = {SUMS: _sums_text(sums)} if files or sums != before else {}
             _stage(staged, {**files, **unsummed, **leaving, **summed})
             yield
             os.rename(staged, folder / COMMIT)
