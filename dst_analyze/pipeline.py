@@ -13,7 +13,7 @@ from dst_analyze.errors import DstError, attempt
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
-from dst_analyze.run.derived import damage_of, was_made
+from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
 from dst_analyze.run.paths import BASELINES, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
 from dst_analyze.run.record import SweepRecord
@@ -92,11 +92,16 @@ def suggest(
     if isinstance(coupling, DstError):
         return coupling
 
+    proven = is_whole(record, VERIFICATION)
+
     def suggested() -> Suggestion:
         widths = kept if isinstance(kept, SlimPlan) else None
         widths = widths or suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
-        return write_suggestion(
+        written = write_suggestion(
             record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize, record=record
         )
+        if proven and not was_made(record, VERIFICATION):
+            emit(Notice("the plan is another one than before: the proof of that is removed"))
+        return written
 
     return attempt(suggested, hint="`dst-analyze slim RUN --debug` shows where")

@@ -34,7 +34,7 @@ from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.run.atomic_io import as_named, csv_bytes, replace_files
 from dst_analyze.run.config import Json
-from dst_analyze.run.derived import damage_of
+from dst_analyze.run.derived import MAKE_AGAIN, damage_of
 from dst_analyze.run.events import Emit, Notice, ignore_event
 from dst_analyze.run.paths import BASELINES, GRAPH, REPORT, TABLE, TABLES, TRIAL_TABLE, WIDTHS
 from dst_analyze.run.reader import read_csv, read_json, read_run
@@ -88,7 +88,7 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None, listene
 def left_out(record: SweepRecord, kept: KeptSuggestion) -> list[str]:
     """Return what a run folder has that cannot be shown, as sentences: it is damaged, or belongs to something else."""
     damaged = damage_of(record, BASELINES)
-    return [*kept.problems, *([damaged] if damaged else [])]
+    return [f"{why}; {MAKE_AGAIN}" for why in (*kept.problems, damaged) if why]
 
 
 def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]:

@@ -15,8 +15,6 @@ CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv",
 GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
 """Not of every model: there are some whose graph nobody can draw, or whose inputs are no tensors."""
 HEADER = (MANIFEST, CONFIG, LAYERS)
-HEAD = (*HEADER, GRAPH, GROUPS, INPUTS)
-"""The files that a run must have, and all that are written before its first trial."""
 TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"

@@ -19,7 +19,6 @@ from dst_analyze.run.atomic_io import as_named, broken, listed_sums
 from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.paths import (
     CONFIG,
-    HEAD,
     HEADER,
     LAYER_COLUMNS,
     LAYERS,
@@ -167,7 +166,7 @@ def read_run(path: Path | str) -> SweepRecord:
 
 def _sweep_sha256(path: Path, keys: Sequence[TrialKey]) -> str:
     """Return what a sweep is known by: the checksum of the checksums of its head and of its trials."""
-    head = {name: digest for name, digest in listed_sums(path).items() if name in HEAD}
+    head = {name: digest for name, digest in listed_sums(path).items() if name in HEADER}
     found = [head, *(listed_sums(trial_folder(path, key)) for key in keys)]
     text = "".join(f"{digest}  {name}\n" for sums in found for name, digest in sorted(sums.items()))
     return hashlib.sha256(text.encode()).hexdigest()

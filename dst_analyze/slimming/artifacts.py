@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.atomic_io import csv_bytes, listed_sums, replace_files, spreadsheet_safe, writing
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
@@ -26,7 +27,7 @@ from dst_analyze.run.paths import (
 )
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
-from dst_analyze.slimming.kept import read_suggestion
+from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model
 from dst_analyze.slimming.proof.verify import verify_task_plan
@@ -37,6 +38,9 @@ from dst_analyze.sweep.engines.engine import Engine
 from dst_analyze.sweep.training.trial import Task
 
 T = TypeVar("T")
+
+DEFAULT_SEEDS = 3
+"""Trainings of each model in a proof."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def write_suggestion(
         folder.mkdir(parents=True, exist_ok=True)
     with editing(folder):
         here = record is not None and folder.resolve() == record.folder.resolve()
-        proof = read_suggestion(record).proof if record is not None and here else None
+        proof = read_proof(record) if record is not None and here else None
         kept = {VERIFICATION} if proof is not None and proof.plan == plan.sha256 else set()
         stale = {*SUGGESTION, VERIFICATION, WIDTHS, REPORT} - kept
         if is_run_folder(folder):
@@ -112,6 +116,8 @@ def verify_and_save(
     """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
     kept = folder / VERIFIED
+    if kept.is_symlink():
+        raise FolderError("it is a link, and links are not followed", place=str(kept), hint="remove it")
     with editing(folder):
         found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
         replace_files(folder, {VERIFICATION: f"{found.model_dump_json(indent=1)}\n".encode()})
@@ -119,5 +125,6 @@ def verify_and_save(
 
 
 def seeds_kept(record: SweepRecord) -> int:
-    """Return with how many seeds a proof was begun, as its trainings tell."""
-    return len({name.rpartition("seed=")[2] for name in listed_sums(record.folder / VERIFIED) if "seed=" in name})
+    """Return with how many seeds a proof was begun, as its trainings tell; the default if they are lost."""
+    names = listed_sums(record.folder / VERIFIED)
+    return len({name.rpartition("seed=")[2] for name in names if "seed=" in name}) or DEFAULT_SEEDS

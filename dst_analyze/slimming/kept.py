@@ -35,6 +35,11 @@ def read_plan(record: SweepRecord) -> SlimPlan:
     return plan
 
 
+def read_proof(record: SweepRecord) -> Verification | None:
+    """Return the proof in a run folder, of whatever plan; None if there is none, or it is damaged."""
+    return read_json(record.folder / VERIFICATION, Verification) if is_whole(record, VERIFICATION) else None
+
+
 def read_suggestion(record: SweepRecord) -> KeptSuggestion:
     """Return the plan, its proof and what belongs to them, all of one set."""
     return read_together(record.folder, lambda: _read_suggestion(record))
@@ -49,7 +54,7 @@ def _read_suggestion(record: SweepRecord) -> KeptSuggestion:
         problems, plan = [*problems, why], None
     if plan is None:
         return KeptSuggestion(problems=tuple(problems))
-    proof = read_json(record.folder / VERIFICATION, Verification) if is_whole(record, VERIFICATION) else None
+    proof = read_proof(record)
     if proof is not None and (why := _of_another_plan(record, plan, proof)):
         problems, proof = [*problems, why], None
     changes = record.folder / CHANGES if is_whole(record, CHANGES) else None

@@ -96,11 +96,12 @@ def test_a_proof_of_another_plan_and_a_plan_of_another_sweep_are_said_and_not_sh
     kept = read_suggestion(record)
     assert kept.plan.notes == ("another",)
     assert kept.proof is None
-    assert left_out(record, kept) == ["verification.json proves another plan than plan.json"]
+    assert kept.problems == ("verification.json proves another plan than plan.json",)
+    assert "proves another plan than plan.json; the command" in " ".join(left_out(record, kept))
     replace_files(run, {"plan.json": plan.model_copy(update={"sweep": "0" * 64}).as_bytes()})
     kept = read_suggestion(record)
     assert (kept.plan, kept.proof) == (None, None)
-    assert left_out(record, kept) == ["plan.json is of another sweep than the one in this folder"]
+    assert kept.problems == ("plan.json is of another sweep than the one in this folder",)
     with pytest.raises(FolderError, match="of another sweep"):
         read_plan(record)
 
@@ -212,3 +213,22 @@ def test_a_folder_without_sums_of_what_was_derived_is_read(bench):
     assert kept.proof is not None
     assert left_out(record, kept) == []
     assert render(record)
+
+
+def test_a_plan_made_again_as_it_was_keeps_its_proof_without_training(bench, monkeypatch):
+    run = bench.restore("after-sweep")
+    (run / "plan.json").unlink()
+    proof = (run / "verification.json").stat().st_mtime_ns
+    at = JOBS["sweep"].index("--verify")
+    assert bench.do([*JOBS["sweep"][:at], "--resume"]) == 0
+    assert (run / "verification.json").stat().st_mtime_ns == proof
+    assert bench.differs(run, "after-sweep") == ""
+
+
+def test_the_page_says_what_it_leaves_out(bench):
+    run = bench.restore("after-sweep")
+    record = read_run(run)
+    assert "proof" in render(record)
+    (run / "verification.json").write_bytes((run / "verification.json").read_bytes().replace(b"0.", b"1.", 1))
+    page = render(record)
+    assert "<strong>Left out.</strong> verification.json differs from its checksum; the command that made" in page
