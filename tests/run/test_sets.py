@@ -1,6 +1,7 @@
 """Files that belong together: replaced as one set, whatever happens, and never through a link."""
 
 import os
+import threading
 
 import pytest
 from faulty_disk import KILLED, FaultyDisk, run_apart
@@ -8,6 +9,7 @@ from run_folders import files_of
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.atomic_io import SUMS, broken, finish_commit, listed_sums, remove_leftovers, replace_files
+from dst_analyze.run.derived import read_together
 from dst_analyze.run.safe_read import COMMIT, is_there, read_bytes
 
 OLD = {"plan.json": b"the old plan", "proof.json": b"of the old plan", "kept.csv": b"kept"}
@@ -101,3 +103,32 @@ def test_a_committed_set_of_a_stranger_is_not_followed_elsewhere(tmp_path):
 def test_what_cannot_be_written_names_the_file(tmp_path):
     with pytest.raises(FolderError, match=r"cannot write plan\.json: No such file"):
         replace(tmp_path / "nowhere")
+
+
+def test_a_reader_never_sees_half_of_a_set(tmp_path):
+    """Without a lock, while another process replaces the set again and again."""
+
+    def write():
+        for number in range(30):
+            text = str(number).encode()
+            replace_files(tmp_path, {"plan.json": text, **({} if number % 2 else {"proof.json": text})}, ["proof.json"])
+
+    def pair():
+        return [read_bytes(tmp_path / name, 100) if is_there(tmp_path / name) else b"" for name in OLD][:2]
+
+    def read():
+        try:
+            return pair()
+        except OSError as error:
+            raise FolderError(str(error)) from error
+
+    replace_files(tmp_path, {"plan.json": b"1"})
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = []
+    while writer.is_alive():
+        seen.append(read_together(tmp_path, read))
+    writer.join()
+    assert len(seen) > 5
+    for plan, proof in seen:
+        assert proof == (b"" if int(plan) % 2 else plan)

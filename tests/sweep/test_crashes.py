@@ -202,6 +202,7 @@ def test_a_full_disk_is_named_and_leaves_no_half(tmp_path, whole, small_disk):
     assert len(list((small_disk / "trials").iterdir())) == len(done) > 0
     assert not list(small_disk.rglob("*.dst-*"))
     there = files_of(small_disk)
+    assert set(there.pop("SHA256SUMS").splitlines()) <= set(whole["SHA256SUMS"].splitlines())
     assert there.items() <= whole.items()
     subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
     finish(tmp_path, *ARGS, "--resume")
