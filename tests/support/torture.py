@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import chdir
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from unittest.mock import patch
 
@@ -174,6 +175,37 @@ class Bench:
             return True
 
 
+@dataclass(frozen=True)
+class Case:
+    """One thing that goes wrong: an operation of a job, by its number, or a file of the finished run."""
+
+    what: str
+    how: str
+    at: int | None = None
+
+    @property
+    def group(self) -> str:
+        return self.how if self.at is None else f"{self.what} {self.how}"
+
+    def run(self, bench: Bench, rng: random.Random) -> str:
+        """Return what was not survived; empty if all was."""
+        return bench.damage(self.what, self.how, rng) if self.at is None else bench.fault(self.what, self.how, self.at)
+
+
+def cases_of(bench: Bench, rng: random.Random) -> list[Case]:
+    """Return all cases, each kind in random order, the kinds taking turns."""
+    groups: dict[str, list[Case]] = {}
+    for job in JOBS:
+        for at in range(len(bench.operations(job))):
+            for fault in FAULTS:
+                groups.setdefault(f"{job} {fault}", []).append(Case(job, fault, at))
+    for how in ("cut", "gone", "flip"):
+        groups[how] = [Case(name, how) for name in files_of(bench.home / "after-sweep")]
+    for cases in groups.values():
+        rng.shuffle(cases)
+    return [case for turn in zip_longest(*groups.values()) for case in turn if case is not None]
+
+
 def patches() -> Iterator[object]:
     """Train in this process; leave out what is neither the same twice nor about the disk: times, and the drawing."""
     yield patch("dst_analyze.sweep.engines.forkserver.start_forkserver", lambda: None)
@@ -196,21 +228,15 @@ def main() -> int:
             each.start()
         bench = Bench(Path(folder).resolve())
         bench.prepare()
-        todo = [("fault", job, at, kind, f"{job}: {operation}") for job in JOBS
-                for at, operation in enumerate(bench.operations(job)) for kind in FAULTS]  # fmt: skip
-        names = sorted(files_of(bench.home / "after-sweep"))
-        todo += [("damage", name, 0, how, name) for name in names for how in ("cut", "gone", "flip")]
-        rng.shuffle(todo)
-        for at, (what, subject, number, kind, told) in enumerate(todo):
+        cases = cases_of(bench, rng)
+        for at, case in enumerate(cases):
             if time.monotonic() > deadline:
-                print(f"out of time: {at} of {len(todo)} were tried", flush=True)
+                print(f"out of time: {at} of {len(cases)} were tried", flush=True)
                 break
-            why = bench.fault(subject, kind, number) if what == "fault" else bench.damage(subject, kind, rng)
-            group = f"{subject} {kind}" if what == "fault" else kind
-            tried[group] += 1
-            if why:
-                failed[group] += 1
-                print(f"FAILED {kind} at {number}, {told}: {why}", flush=True)
+            tried[case.group] += 1
+            if why := case.run(bench, rng):
+                failed[case.group] += 1
+                print(f"FAILED {case}: {why}", flush=True)
     for group in sorted(tried):
         print(f"{group:<16}{tried[group] - failed[group]} of {tried[group]}")
     print(f"{'all':<16}{tried.total() - failed.total()} of {tried.total()}")
