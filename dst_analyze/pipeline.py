@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.measure import add_baselines
-from dst_analyze.baselines.values import METHODS, Method
-from dst_analyze.errors import DstError, attempt
+from dst_analyze.baselines.values import METHODS, Baselines, Method
+from dst_analyze.errors import DstError, FolderError, attempt
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
+from dst_analyze.run.atomic_io import replace_files
+from dst_analyze.run.config import Json
 from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
 from dst_analyze.run.paths import BASELINES, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
+from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.artifacts import Suggestion, seeds_kept, verify_and_save, write_suggestion
@@ -54,7 +57,7 @@ def finish(
     with editing(record.folder):
         for why in filter(None, (damage_of(record, name) for name in MADE if name != REPORT)):
             emit(Notice(f"{why}: it is made again"))
-        lost_proof, lost_baselines = damage_of(record, VERIFICATION), damage_of(record, BASELINES)
+        lost_proof, lost_baselines = _lost(record, VERIFICATION, Verification), _lost(record, BASELINES, Baselines)
         ranking = rank_run(record)
         suggestion = suggest(plan, record, ranking, wanted, emit)
         proof = None
@@ -72,6 +75,21 @@ def finish(
         page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return Outcome(record, ranking, suggestion, proof, page)
+
+
+def _lost(record: SweepRecord, name: str, kind: type[Json]) -> bool:
+    """Return whether a file is damaged; one without a checksum that cannot be read is removed."""
+    if damage_of(record, name):
+        return True
+    if not was_made(record, name):
+        return False
+    try:
+        read_json(record.folder / name, kind)
+        return False
+    except FolderError:
+        pass
+    replace_files(record.folder, {}, removed=[name])
+    return True
 
 
 def suggest(

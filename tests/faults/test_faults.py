@@ -211,6 +211,11 @@ def test_a_folder_without_sums_of_what_was_derived_is_read(bench):
     assert kept.proof is not None
     assert left_out(record, kept) == []
     assert render(record)
+    (run / "verification.json").write_text((run / "verification.json").read_text()[:100])
+    assert bench.do(JOBS["report"]) == 2
+    at = JOBS["sweep"].index("--verify")
+    assert bench.do([*JOBS["sweep"][:at], "--resume"]) == 0
+    assert read_suggestion(record).proof == kept.proof.model_copy(update={"plan": kept.plan.sha256})
 
 
 def test_a_plan_made_again_as_it_was_keeps_its_proof_without_training(bench, monkeypatch):
