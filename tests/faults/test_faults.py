@@ -21,7 +21,7 @@ from dst_analyze.run.paths import DERIVED, REPORT
 from dst_analyze.slimming.kept import read_plan, read_suggestion
 from dst_analyze.slimming.proof.verify import verify_task_plan
 
-FEW = {"sweep": 2, "slim": 5, "verify": 3, "report": 3}
+FEW = {"sweep": 2, "slim": 4, "verify": 2, "report": 3}
 """How many operations of each job fail here; `make torture` takes all."""
 
 
