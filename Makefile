@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench notebooks dist clean
+.PHONY: demo test lint bench torture notebooks dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -33,6 +33,10 @@ bench: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/masked_step.py
 	$(BIN)/python benchmarks/sweep_cost.py
 	$(BIN)/python benchmarks/report_speed.py
+
+# Ten minutes of a disk that fails, kills, flips and cuts; each kind is counted.
+torture: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/torture.py --minutes 10
 
 # The outputs that the notebooks keep, made anew.
 notebooks: $(VENV)/installed-test

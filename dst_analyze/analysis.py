@@ -25,7 +25,8 @@ from dst_analyze.report import notebook
 from dst_analyze.report.page import write_report
 from dst_analyze.run.events import Emit, ignore_event
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.artifacts import read_plan, verify_and_save, write_suggestion
+from dst_analyze.slimming.artifacts import verify_and_save, write_suggestion
+from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
 from dst_analyze.sweep.engines.workers import EngineName, Workers
@@ -85,7 +86,10 @@ class Analysis:
         """
         plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
-            written = write_suggestion(self.record.folder, self.traced, plan, self.coupling, reinitialize=reinitialize)
+            written = write_suggestion(
+                self.record.folder, self.traced, plan, self.coupling, reinitialize=reinitialize, record=self.record
+            )
+            plan = written.plan
             if written.no_source:
                 warnings.warn(f"the slim model is not written as source: {written.no_source}", stacklevel=2)
         return plan
@@ -161,7 +165,7 @@ class Analysis:
 
     def plot_widths(self, plan: SlimPlan | None = None, axes: Axes | None = None) -> Axes:
         """Draw the widths before and after, of the given plan or of the one in the run folder."""
-        return notebook.widths(plan or read_plan(self.record.folder), axes)
+        return notebook.widths(plan or read_plan(self.record), axes)
 
     def __repr__(self) -> str:
         return (

@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.measure import add_baselines
-from dst_analyze.baselines.values import Method
+from dst_analyze.baselines.values import METHODS, Baselines, Method
 from dst_analyze.channels.coupling import couple_channels
-from dst_analyze.errors import DstError, attempt
+from dst_analyze.errors import DstError, FolderError, attempt
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
-from dst_analyze.run.events import Emit, Notice, ReportWritten
-from dst_analyze.run.paths import PLAN
+from dst_analyze.run.atomic_io import replace_files
+from dst_analyze.run.config import Json
+from dst_analyze.run.derived import damage_of, is_whole, was_made
+from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
+from dst_analyze.run.paths import BASELINES, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
+from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.artifacts import Suggestion, read_plan, verify_and_save, write_suggestion
-from dst_analyze.slimming.planning.plan_types import Verification
+from dst_analyze.run.writer import editing
+from dst_analyze.slimming.artifacts import Suggestion, seeds_kept, verify_and_save, write_suggestion
+from dst_analyze.slimming.kept import read_plan
+from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import suggest_widths
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
@@ -49,54 +55,99 @@ class Outcome:
 def finish(
     plan: Plan, record: SweepRecord, wanted: Wanted, workers: Workers, emit: Emit, warn: Callable[[str], None]
 ) -> Outcome:
-    """Rank, suggest, verify, compare and report a finished sweep; return all results."""
-    ranking = rank_run(record)
-    suggestion = suggest(plan, record, ranking, wanted)
-    proof = None
-    if not isinstance(suggestion, DstError):
-        if suggestion.plan.is_advice:
-            emit(suggestion.event())
-        if wanted.verify_seeds:
-            emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
-            with workers.started(plan.task, plan.request) as engine:
-                proof = verify_and_save(plan.task, record, suggestion.plan, wanted.verify_seeds, engine, emit)
-    if wanted.baselines:
-        add_baselines(plan.task, record, wanted.baselines, lambda text: emit(Notice(text)), failed=warn)
-    page = write_report(record.folder, ranking)
+    """Rank, suggest, verify, compare and report a finished sweep; rebuild files that are damaged."""
+    with editing(record.folder):
+        for why in filter(None, (damage_of(record, name) for name in MADE if name != REPORT)):
+            emit(Notice(f"{why}: it is made again"))
+        lost_proof, lost_baselines = _lost(record, VERIFICATION, Verification), _lost(record, BASELINES, Baselines)
+        ranking = rank_run(record)
+        suggestion = suggest(plan, record, ranking, wanted, emit)
+        proof = None
+        if not isinstance(suggestion, DstError):
+            if suggestion.plan.is_advice:
+                emit(suggestion.event())
+            seeds = wanted.verify_seeds or (seeds_kept(record) if lost_proof else 0)
+            if seeds:
+                emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
+                with workers.started(plan.task, plan.request) as engine:
+                    proof = verify_and_save(plan.task, record, suggestion.plan, seeds, engine, emit)
+        methods = wanted.baselines or (METHODS if lost_baselines else ())
+        if methods:
+            add_baselines(plan.task, record, methods, lambda text: emit(Notice(text)), failed=warn)
+        page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return Outcome(record, ranking, suggestion, proof, page)
 
 
 def finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -> Path:
     """Rank a study, suggest widths where its model is at hand, write the report and return its page."""
+    with editing(record.folder):
+        return _finish_study(record, traced, emit)
+
+
+def _finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -> Path:
     ranking = rank_run(record)
     if traced is not None:
         model = traced
         coupling = couple_channels(model)
 
         def suggested() -> Suggestion:
-            return write_suggestion(record.folder, model, suggest_widths(model, ranking, coupling=coupling), coupling)
+            widths = suggest_widths(model, ranking, coupling=coupling)
+            return write_suggestion(record.folder, model, widths, coupling, record=record)
 
         found = attempt(suggested, hint="suggest_widths(...) shows where")
         if isinstance(found, DstError):
             emit(Notice(f"nothing is suggested: {found}"))
         elif found.plan.is_advice:
             emit(found.event())
-    page = write_report(record.folder, ranking)
+    page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return page
 
 
-def suggest(plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted) -> Suggestion | DstError:
-    """Return the suggestion, or the error that prevents one; an existing one is kept unless options were given."""
-    if (record.folder / PLAN).exists() and not (wanted.slim or wanted.reinitialize):
-        return Suggestion(read_plan(record.folder), record.folder)
+def _lost(record: SweepRecord, name: str, kind: type[Json]) -> bool:
+    """Return whether a file is damaged; one without a checksum that cannot be read is removed."""
+    if damage_of(record, name):
+        return True
+    if not was_made(record, name):
+        return False
+    try:
+        read_json(record.folder / name, kind)
+        return False
+    except FolderError:
+        pass
+    replace_files(record.folder, {}, removed=[name])
+    return True
+
+
+def suggest(
+    plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted, emit: Emit = ignore_event
+) -> Suggestion | DstError:
+    """Return the suggestion, or the error that prevents one; an existing one is kept unless options were given.
+
+    Where one of its files is damaged, all are made again: from the plan, if that is whole.
+    """
+    asked = wanted.slim or wanted.reinitialize
+    kept = None if asked else attempt(lambda: read_plan(record), hint="")
+    damaged = any(damage_of(record, name) for name in SUGGESTION)
+    if isinstance(kept, SlimPlan) and not damaged:
+        return Suggestion(kept, record.folder)
+    if isinstance(kept, DstError) and was_made(record, PLAN) and not damaged:
+        emit(Notice(f"{kept.cause}: it is made again"))
     coupling, traced = plan.coupling, plan.task.traced
     if isinstance(coupling, DstError):
         return coupling
 
+    proven = is_whole(record, VERIFICATION)
+
     def suggested() -> Suggestion:
-        widths = suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
-        return write_suggestion(record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize)
+        widths = kept if isinstance(kept, SlimPlan) else None
+        widths = widths or suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
+        written = write_suggestion(
+            record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize, record=record
+        )
+        if proven and not was_made(record, VERIFICATION):
+            emit(Notice("the plan is another one than before: the proof of that is removed"))
+        return written
 
     return attempt(suggested, hint="`dst-analyze slim RUN --debug` shows where")

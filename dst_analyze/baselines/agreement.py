@@ -12,6 +12,7 @@ from dst_analyze.html import html_table
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.serialize import agreement
 from dst_analyze.ranking.statistics.measures import kendalls_tau, kendalls_w, ranks, redundancy
+from dst_analyze.run.derived import is_whole
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
@@ -92,9 +93,10 @@ class MethodComparison:
 
 
 def read_method_comparison(record: SweepRecord, ranking: Ranking) -> MethodComparison | None:
-    """Return the comparison of a run folder; None if it holds no baselines."""
-    path = record.folder / BASELINES
-    return compare_methods(record, ranking, read_json(path, Baselines)) if path.exists() else None
+    """Return the comparison of a run folder; None if it holds no baselines, or damaged ones."""
+    if not is_whole(record, BASELINES):
+        return None
+    return compare_methods(record, ranking, read_json(record.folder / BASELINES, Baselines))
 
 
 def compare_methods(record: SweepRecord, ranking: Ranking, found: Baselines) -> MethodComparison:

@@ -12,10 +12,12 @@ from torch import nn
 from dst_analyze.baselines.values import SETTINGS, Baselines, Measurement, Method
 from dst_analyze.errors import DstError
 from dst_analyze.model.isolation import deep_copy
-from dst_analyze.run.atomic_io import write_text
+from dst_analyze.run.atomic_io import replace_files
+from dst_analyze.run.derived import is_whole
 from dst_analyze.run.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
+from dst_analyze.run.writer import editing
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.own_loop import train_plain
@@ -34,14 +36,15 @@ def baselines_of(
 
     If a method is missing, the methods in the folder are measured again with it, so that the new file has them all.
     """
-    path, seeds = record.folder / BASELINES, record.config.seeds
-    if path.exists():
-        kept = read_json(path, Baselines)
-        if kept.covers(methods, seeds, task.steps):
-            return kept
-        methods = [*kept.methods, *methods]
-    found = measure(task, methods, seeds, notify)
-    write_text(path, found.model_dump_json(indent=1) + "\n")
+    seeds = record.config.seeds
+    with editing(record.folder):
+        if is_whole(record, BASELINES):
+            kept = read_json(record.folder / BASELINES, Baselines)
+            if kept.covers(methods, seeds, task.steps):
+                return kept
+            methods = [*kept.methods, *methods]
+        found = measure(task, methods, seeds, notify)
+        replace_files(record.folder, {BASELINES: f"{found.model_dump_json(indent=1)}\n".encode()})
     return found
 
 

@@ -12,13 +12,14 @@ from dst_analyze.run.atomic_io import as_named
 from dst_analyze.run.paths import GROUP_COLUMNS, GROUPS
 from dst_analyze.run.reader import read_csv, read_run
 from dst_analyze.run.record import SweepRecord
+from dst_analyze.run.safe_read import is_there
 
 
 def rank_run(record: SweepRecord) -> Ranking:
     """Return the ranking of a run, with groups of layers if the run folder has them."""
     path = record.folder / GROUPS
     groups = None
-    if path.exists():
+    if is_there(path):
         known = as_named(read_csv(path, GROUP_COLUMNS, numbers=()), GROUP_COLUMNS)
         groups = dict(zip(known["layer"], known["group"], strict=True))
     return rank_layers(record, groups=groups)

@@ -32,12 +32,17 @@ from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
-from dst_analyze.run.atomic_io import as_named, write_csv, write_text
+from dst_analyze.run.atomic_io import as_named, csv_bytes, replace_files
 from dst_analyze.run.config import Json
-from dst_analyze.run.paths import CHANGES, GRAPH, PLAN, REPORT, SLIM_SOURCE, TABLE, TRIAL_TABLE, VERIFICATION, WIDTHS
+from dst_analyze.run.derived import MAKE_AGAIN, damage_of
+from dst_analyze.run.events import Emit, Notice, ignore_event
+from dst_analyze.run.paths import BASELINES, GRAPH, REPORT, TABLE, TABLES, TRIAL_TABLE, WIDTHS
 from dst_analyze.run.reader import read_csv, read_json, read_run
 from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
-from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+from dst_analyze.run.safe_read import is_there
+from dst_analyze.run.writer import editing
+from dst_analyze.slimming.kept import KeptSuggestion, read_suggestion
+from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.text import escape_control, percent
 
 J = TypeVar("J", bound=Json)
@@ -55,7 +60,7 @@ _LONGEST_TEXT = 1000
 _MOST_UNFOLDED = 300  # parts of an unfolded picture; larger ones are not readable
 
 
-def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path:
+def write_report(run_folder: Path | str, ranking: Ranking | None = None, listener: Emit = ignore_event) -> Path:
     """Write report.html and its CSV tables into a run folder.
 
     The model and the data are not needed: everything is read from the run folder.
@@ -63,6 +68,7 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path
     Args:
         run_folder: The folder of a run.
         ranking: The ranking of this run, if it is known already; this saves its bootstrap.
+        listener: Gets a notice of each damaged file that is left out.
 
     Returns:
         The path of report.html.
@@ -80,31 +86,44 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None) -> Path
         >>> write_report(record.folder).name
         'report.html'
     """
-    record = read_run(run_folder)
-    ranking = ranking or rank_run(record)
-    write_csv(record.folder / TABLE, export_table(record, ranking))
-    write_csv(record.folder / TRIAL_TABLE, trial_table(record))
-    plan = read_optional(record.folder / PLAN, SlimPlan)
-    if plan is not None:
-        write_csv(record.folder / WIDTHS, width_table(plan))
-    page = record.folder / REPORT
-    write_text(page, render(record, ranking))
-    return page
+    with editing(Path(run_folder)):
+        record = read_run(run_folder)
+        ranking = ranking or rank_run(record)
+        kept = read_suggestion(record)
+        tables = {TABLE: export_table(record, ranking), TRIAL_TABLE: trial_table(record)}
+        if kept.plan is not None:
+            tables[WIDTHS] = width_table(kept.plan)
+        page = render(record, ranking, kept).encode("utf-8")
+        replace_files(
+            record.folder,
+            {name: csv_bytes(table) for name, table in tables.items()},
+            removed=TABLES,
+            unsummed={REPORT: page},
+        )
+    for why in left_out(record, kept):
+        listener(Notice(f"left out of the report: {why}"))
+    return record.folder / REPORT
+
+
+def left_out(record: SweepRecord, kept: KeptSuggestion) -> list[str]:
+    """Return what a run folder has that cannot be shown, as sentences: it is damaged, or belongs to something else."""
+    damaged = damage_of(record, BASELINES)
+    return [f"{why}; {MAKE_AGAIN}" for why in (*kept.problems, damaged) if why]
 
 
 def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]:
     """Write the report's figures as files (svg, png or pdf) and return their paths."""
     record = read_run(run_folder)
     ranking = rank_run(record)
-    plan = read_optional(record.folder / PLAN, SlimPlan)
+    plan = read_suggestion(record).plan
     return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
 
 
-def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
+def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSuggestion | None = None) -> str:
     """Return the page as HTML; the same record gives the same bytes."""
     ranking = ranking or rank_run(record)
-    plan = read_optional(record.folder / PLAN, SlimPlan)
-    proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
+    kept = kept or read_suggestion(record)
+    plan, proof = kept.plan, kept.proof
     picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
     rows, data = rows_of(record, ranking)
     figure_set = FigureSet()
@@ -120,7 +139,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         record=record,
         config=record.config,
         manifest=record.manifest,
-        summary=summary_of(record, ranking, plan, proof),
+        summary=summary_of(record, ranking, plan, proof, left_out(record, kept)),
         ranking=ranking,
         rows=rows,
         keys=keys_of(names),
@@ -139,9 +158,9 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         skipped=by_reason(record.manifest.model.skipped),
         alpha_sections=_alpha_sections(record, figure_set),
         plan=plan,
-        has_source=(record.folder / SLIM_SOURCE).exists(),
+        has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=_changes(record.folder / CHANGES),
+        changes=_changes(kept.changes),
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
@@ -266,9 +285,9 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
     return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
 
 
-def _changes(path: Path) -> list[str]:
+def _changes(path: Path | None) -> list[str]:
     """Return the source lines that a plan changes, with the old code as a comment."""
-    if not path.exists():
+    if path is None:
         return []
     table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
     lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
@@ -278,7 +297,7 @@ def _changes(path: Path) -> list[str]:
 
 def read_optional(path: Path, kind: type[J]) -> J | None:
     """Return the value of a JSON file in the run folder; None if there is no such file."""
-    return read_json(path, kind) if path.exists() else None
+    return read_json(path, kind) if is_there(path) else None
 
 
 # --- values as text ------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -38,14 +38,25 @@ class Summary:
     warnings: list[Note]
 
 
-def summary_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proof: Verification | None) -> Summary:
-    """Return the summary of a run; plan and proof may be missing."""
+def summary_of(
+    record: SweepRecord,
+    ranking: Ranking,
+    plan: SlimPlan | None,
+    proof: Verification | None,
+    left_out: Sequence[str] = (),
+) -> Summary:
+    """Return the summary of a run; plan and proof may be missing, ``left_out`` is damaged."""
     return Summary(
         headline=_headline(ranking),
         findings=list(_findings(ranking, record.manifest.model.params)),
         saving=list(_saving(plan, proof)),
         sure=list(_confidence(record, ranking)),
-        warnings=[*notes_of(record), *_doubts(ranking), *_beaten(proof)],
+        warnings=[
+            *(Note("Left out", f"{why}.") for why in left_out),
+            *notes_of(record),
+            *_doubts(ranking),
+            *_beaten(proof),
+        ],
     )
 
 

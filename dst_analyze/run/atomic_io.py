@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -15,14 +15,16 @@ from typing import Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.safe_read import MASKS_MOST, MB, read_text, sha256_of
+from dst_analyze.run.safe_read import COMMIT, MASKS_MOST, MB, REMOVED, names_removed, read_text, sha256_of
 from dst_analyze.text import from_spreadsheet, spreadsheet_name
 
 SUMS = "SHA256SUMS"
 """The checksums of the files beside it, as `sha256sum -c` reads them."""
 
-_NAME = re.compile(r"\w[\w.-]*", re.ASCII)  # of a file in the same folder
+_NAME = re.compile(r"\w[\w.,=-]*", re.ASCII)  # of a file in the same folder
 _LEFTOVER = re.compile(r"\..+\.\d+\.dst-(partial|old)")
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -58,8 +60,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     partial = leftover(path, "partial")
     with writing(path):
         try:
+            partial.unlink(missing_ok=True)
             _write_durably(partial, data)
-            partial.replace(path)
+            os.replace(partial, path)
             sync_folder(path.parent)
         finally:
             partial.unlink(missing_ok=True)
@@ -73,25 +76,116 @@ def write_folder(final: Path, files: Mapping[str, bytes], unsummed: Mapping[str,
     partial, old = leftover(final, "partial"), leftover(final, "old")
     with writing(final):
         try:
-            partial.mkdir()
-            for name, data in {**files, SUMS: sums_of(files), **(unsummed or {})}.items():
-                _write_durably(partial / name, data)
-            sync_folder(partial)
+            _stage(partial, {**files, SUMS: sums_of(files), **(unsummed or {})})
             if final.exists():
-                final.rename(old)
-            partial.rename(final)
+                os.rename(final, old)
+            os.rename(partial, final)
             sync_folder(final.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
 
 
+def replace_files(
+    folder: Path,
+    files: Mapping[str, bytes],
+    removed: Iterable[str] = (),
+    unsummed: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write some files of a folder, and remove others, as one set; the folder's checksums follow.
+
+    Whenever the process is killed, a reader of this package sees all of the old files or all of the new ones: the set
+    is complete in a hidden folder before one rename commits it. `finish_commit` moves it into place.
+    """
+    with replacing(folder, files, removed, unsummed):
+        pass
+
+
+@contextmanager
+def replacing(
+    folder: Path,
+    files: Mapping[str, bytes],
+    removed: Iterable[str] = (),
+    unsummed: Mapping[str, bytes] | None = None,
+) -> Iterator[None]:
+    """`replace_files` with a block that runs when the new files are safe on disk, before they are committed."""
+    staged, unsummed = leftover(folder / "set", "partial"), unsummed or {}
+    gone = sorted({*removed} - {*files, *unsummed})
+    with writing(folder / next(iter((*files, *unsummed, *gone)), SUMS)):
+        finish_commit(folder)
+        before = listed_sums(folder)
+        kept = {name: digest for name, digest in before.items() if name not in (*gone, *unsummed)}
+        sums = {**kept, **{name: hashlib.sha256(data).hexdigest() for name, data in files.items()}}
+        leaving = {REMOVED: "\n".join(gone).encode()} if gone else {}
+        try:
+            summed = {SUMS: _sums_text(sums)} if files or sums != before else {}
+            _stage(staged, {**files, **unsummed, **leaving, **summed})
+            yield
+            os.rename(staged, folder / COMMIT)
+            sync_folder(folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        finish_commit(folder)
+
+
+def finish_commit(folder: Path) -> None:
+    """Move a committed set into place; nothing is done where there is none. Needs the folder's lock."""
+    pending = folder / COMMIT
+    if pending.is_symlink() or not pending.is_dir():
+        return
+    with writing(folder / COMMIT):
+        for name in filter(_NAME.fullmatch, sorted({*os.listdir(pending)} - {REMOVED, SUMS})):
+            os.replace(pending / name, folder / name)
+        for name in filter(_NAME.fullmatch, names_removed(pending)):
+            (folder / name).unlink(missing_ok=True)
+        if (pending / SUMS).exists():
+            os.replace(pending / SUMS, folder / SUMS)
+        sync_folder(folder)
+        shutil.rmtree(pending)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process was writing into a folder. Needs the lock: no process writes there now."""
+    for entry in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
+        if is_leftover(entry.name) and entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif is_leftover(entry.name):
+            with suppress(OSError):
+                entry.unlink(missing_ok=True)
+
+
+def _stage(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir()
+    for name, data in files.items():
+        _write_durably(folder / name, data)
+    sync_folder(folder)
+
+
 def sums_of(files: Mapping[str, bytes]) -> bytes:
-    return "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(files.items())).encode()
+    return _sums_text({name: hashlib.sha256(data).hexdigest() for name, data in files.items()})
 
 
-def broken(folder: Path, needed: Iterable[str]) -> str:
-    """What is wrong with a folder, measured against its checksums and the files it needs; empty if nothing is."""
+def _sums_text(sums: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
+
+
+def listed_sums(folder: Path) -> dict[str, str]:
+    """Return the checksums of a folder by name, as far as they can be read."""
+    try:
+        lines = read_text(folder / SUMS, MB).splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    pairs = (line.partition("  ") for line in lines)
+    return {name: digest for digest, _, name in pairs if _NAME.fullmatch(name) and _DIGEST.fullmatch(digest)}
+
+
+def broken(
+    folder: Path, needed: Iterable[str] = (), but: Collection[str] = (), only: str = "", most: int = MASKS_MOST
+) -> str:
+    """Return what is wrong with a folder, measured against its checksums and the files it needs; empty if nothing is.
+
+    Of the files that are listed, those of ``but`` are not looked at; or ``only`` that one is.
+    """
     try:
         text = read_text(folder / SUMS, MB)
         wanted = {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
@@ -102,8 +196,10 @@ def broken(folder: Path, needed: Iterable[str]) -> str:
     if not text.endswith("\n") or not {*needed} <= {*wanted} or not all(map(_NAME.fullmatch, wanted)):
         return f"{SUMS} is damaged"
     for name, digest in wanted.items():
+        if name in but or (only and name != only):
+            continue
         try:
-            found = sha256_of(folder / name, MASKS_MOST)
+            found = sha256_of(folder / name, most)
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
@@ -148,8 +244,11 @@ def sync_folder(path: Path) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    with path.open("xb") as file:  # a new file: not one that a link there leads to
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(path, _NEW, 0o666)  # a new file: not one that a link there leads to
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -42,18 +43,34 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             raise in_use(folder) from None
+    job = _job(folder)
     try:
+        _held.add(job)
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         write_text(owner, Owner(pid=os.getpid(), host=socket.gethostname(), since=now).model_dump_json() + "\n")
         yield
     finally:
-        owner.unlink(missing_ok=True)
+        _held.discard(job)
+        with suppress(OSError):
+            owner.unlink(missing_ok=True)
         lock.release()
 
 
+_held: set[tuple[str, int, int]] = set()
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether this thread of this process holds the folder's lock."""
+    return _job(folder) in _held
+
+
+def _job(folder: Path) -> tuple[str, int, int]:
+    return os.path.realpath(folder), os.getpid(), threading.get_ident()
+
+
 def check_unlocked(folder: Path) -> None:
-    """Refuse a folder that a live process is writing."""
-    if not (folder / LOCK).exists():
+    """Refuse a folder that another live process is writing."""
+    if is_held(folder) or not (folder / LOCK).exists():
         return
     _refuse_link(folder / LOCK)
     lock = FileLock(folder / LOCK, timeout=0)

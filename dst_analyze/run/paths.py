@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dst_analyze.run.atomic_io import SUMS, is_leftover
+from dst_analyze.run.atomic_io import SUMS, broken, is_leftover
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.lock import LOCK, OWNER
 from dst_analyze.run.record import TrialKey
-from dst_analyze.run.safe_read import JSON_MOST, read_text
+from dst_analyze.run.safe_read import COMMIT, JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
@@ -19,12 +19,17 @@ TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "r
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
+SUGGESTION = (PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS)
+TABLES = (TABLE, TRIAL_TABLE, WIDTHS)
+DERIVED = (*TABLES, REPORT, *SUGGESTION, VERIFICATION)
 """Files derived from the trials."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """Options of the command line, output of `--tensorboard`, results of `--baselines`."""
+MADE = (*DERIVED, BASELINES)
+"""All files of a run beside its header and trials."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
+TRIAL_FILES = (RESULT, READINGS, STEPS)
 
 _RUN_FILES = {
     CONFIG,
@@ -42,6 +47,7 @@ _RUN_FILES = {
     BASELINES,
     LOCK,
     OWNER,
+    COMMIT,
 }
 _TRIAL_FILES = {RESULT, READINGS, STEPS, MASKS, TIMING, SUMS}
 
@@ -67,6 +73,15 @@ def is_run_folder(path: Path) -> bool:
         return '"tool": "dst-analyze"' in read_text(path / MANIFEST, JSON_MOST)
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def was_run_folder(path: Path) -> bool:
+    """Return whether a folder is a run's, as its manifest, the rest of its head or some whole trial says."""
+    if is_run_folder(path) or not broken(path, HEADER, but=(MANIFEST, *MADE)):
+        return True
+    trials = path / TRIALS
+    found = trials.iterdir() if trials.is_dir() and not trials.is_symlink() else ()
+    return any(not trial.is_symlink() and not broken(trial, TRIAL_FILES) for trial in found)
 
 
 def is_blank(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.alpha_search import TrialSchedule, schedule_of
-from dst_analyze.run.atomic_io import as_named, broken
+from dst_analyze.run.atomic_io import as_named, broken, listed_sums
 from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.paths import (
     CONFIG,
     HEADER,
     LAYER_COLUMNS,
     LAYERS,
+    MADE,
     MANIFEST,
     MASKS,
     NAME_COLUMNS,
@@ -28,8 +30,10 @@ from dst_analyze.run.paths import (
     RESULT,
     STEPS,
     TIMING,
+    TRIAL_FILES,
     is_run_folder,
     trial_folder,
+    was_run_folder,
 )
 from dst_analyze.run.record import (
     READING_COLUMNS,
@@ -46,8 +50,12 @@ from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, open_regular_file
 J = TypeVar("J", bound=Json)
 
 _NUMBERS = tuple(column for column in READING_COLUMNS if column != "layer")
-_START_OVER = "the run folder is damaged: --force starts the sweep over"
+_WRITE_AGAIN = "the command that made this folder, with --resume, writes it again; whole trials are kept"
 _RUN_AGAIN = "the command that made this folder, with --resume, runs the trial again"
+
+
+class FormatError(FolderError):
+    """A run folder is of another version."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +138,20 @@ def read_run(path: Path | str) -> SweepRecord:
     """
     path = Path(path)
     if not is_run_folder(path):
+        was = was_run_folder(path)
         raise FolderError(
-            "this is not a run folder of dst-analyze" if path.exists() else "there is no such folder",
+            f"this is not a run folder of dst-analyze{f', or its {MANIFEST} is damaged' if was else ''}"
+            if path.exists()
+            else "there is no such folder",
             place=str(path),
-            hint="a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
+            hint=_WRITE_AGAIN
+            if was
+            else "a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
         )
     config, manifest = read_header(path)
-    why = broken(path, HEADER)
+    why = broken(path, HEADER, but=MADE)
     if why:
-        raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_START_OVER)
+        raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_WRITE_AGAIN)
     layers = read_layers(path)
     seen = folder_status(path, config, manifest.first_alphas)
     if seen.damaged:
@@ -169,7 +182,16 @@ def read_run(path: Path | str) -> SweepRecord:
     )
     _refuse_strange_layers(path, layers, frame)
     seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
-    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets)
+    sha256 = _sweep_sha256(path, [trial.key for trial in trials])
+    return SweepRecord(path, config, manifest, layers, tuple(trials), frame, steps, seconds, alphas, targets, sha256)
+
+
+def _sweep_sha256(path: Path, keys: Sequence[TrialKey]) -> str:
+    """Return what a sweep is known by: the checksum of the checksums of its head and of its trials."""
+    head = {name: digest for name, digest in listed_sums(path).items() if name in HEADER}
+    found = [head, *(listed_sums(trial_folder(path, key)) for key in keys)]
+    text = "".join(f"{digest}  {name}\n" for sums in found for name, digest in sorted(sums.items()))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse_strange_layers(path: Path, layers: pd.DataFrame, frame: pd.DataFrame) -> None:
@@ -190,7 +212,7 @@ def _read_result(run: Path, key: TrialKey) -> TrialResult:
 
     if folder.is_symlink() or folder.parent.is_symlink():
         raise unusable("its folder is a link, and links are not followed")
-    if why := broken(folder, (RESULT, READINGS, STEPS)):
+    if why := broken(folder, TRIAL_FILES):
         raise unusable(why)
     result = read_json(folder / RESULT, TrialResult)
     if result.key != key:
@@ -243,7 +265,7 @@ def read_json(path: Path, kind: type[J]) -> J:
         version = next((e["input"] for e in error.errors(include_url=False) if e["loc"] == ("schema_version",)), None)
         if version is not None:
             newer = isinstance(version, int) and version > SCHEMA
-            raise FolderError(
+            raise FormatError(
                 f"this folder was written in format {version!r}, this version reads format {SCHEMA}",
                 place=str(path),
                 hint=f"use {'a newer' if newer else 'the'} version of dst-analyze (manifest.json names it)",
@@ -275,4 +297,4 @@ def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> p
 
 
 def _damaged(path: Path, why: str) -> FolderError:
-    return FolderError(f"{path.name} cannot be used: {why}", place=str(path.parent), hint=_START_OVER)
+    return FolderError(f"{path.name} cannot be used: {why}", place=str(path.parent), hint=_WRITE_AGAIN)

@@ -186,6 +186,7 @@ class Manifest(Json):
     forecast: tuple[Forecast, ...] = ()
     warning: str = ""
     threads: int  # per trial: torch adds in another order with another number of them
+    sums: Literal["sweep", "all"] = "sweep"  # which files have checksums: in older folders, not what was derived
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,7 @@ class SweepRecord:
     seconds: float  # of all trials together
     alphas: tuple[float, ...]
     targets: tuple[Target, ...] = ()
+    sha256: str = ""  # of the checksums of its head and trials
 
     @property
     def complete(self) -> bool:

@@ -11,13 +11,16 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 
 MB = 1 << 20
-JSON_MOST, CSV_MOST, MASKS_MOST = 64 * MB, 256 * MB, 1024 * MB
+JSON_MOST, CSV_MOST, MASKS_MOST, WEIGHTS_MOST = 64 * MB, 256 * MB, 1024 * MB, 4096 * MB
 """Bytes beyond which a file is no such file: a thousand layers and trials need a tenth of it."""
+
+COMMIT, REMOVED = ".commit", "removed"
+"""A set of files on its way into its folder (`atomic_io.replace_files`), and the names of those that it takes away."""
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
@@ -25,9 +28,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 
 @contextmanager
 def open_regular_file(path: Path, most: int) -> Iterator[BufferedReader]:
     """A plain file of bearable size, for reading; an OSError that says so for anything else."""
-    if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a link, and links are not followed")
-    descriptor = os.open(path, _FLAGS)
+    descriptor = _open_current(path)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -35,6 +36,47 @@ def open_regular_file(path: Path, most: int) -> Iterator[BufferedReader]:
         if found.st_size > most:
             raise OSError(errno.EFBIG, f"it is larger than {most // MB} MB")
         yield file
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a folder has a file of this name, whatever it is."""
+    pending = path.parent / COMMIT
+    if _is_folder(pending):
+        if os.path.lexists(pending / path.name):
+            return True
+        if path.name in names_removed(pending):
+            return False
+    return os.path.lexists(path)
+
+
+def names_removed(pending: Path) -> list[str]:
+    """Return the names that a committed set takes away."""
+    try:
+        with os.fdopen(_open(pending / REMOVED), "rb") as file:
+            return file.read(MB).decode("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def _open_current(path: Path) -> int:
+    """Open a file where it is: a set that is committed counts, though it may not have been moved into place yet."""
+    pending = path.parent / COMMIT
+    if _is_folder(pending):
+        with suppress(FileNotFoundError):
+            return _open(pending / path.name)
+        if path.name in names_removed(pending):
+            raise FileNotFoundError(errno.ENOENT, "it has been removed")
+    return _open(path)
+
+
+def _open(path: Path) -> int:
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, and links are not followed")
+    return os.open(path, _FLAGS)
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def read_bytes(path: Path, most: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -18,20 +19,20 @@ from dst_analyze.run.atomic_io import (
     SUMS,
     broken,
     csv_bytes,
-    is_leftover,
+    finish_commit,
     leftover,
+    listed_sums,
+    remove_leftovers,
+    replace_files,
+    replacing,
     spreadsheet_safe,
-    sums_of,
-    sync_folder,
-    write_bytes,
     write_folder,
     writing,
 )
 from dst_analyze.run.config import Json, SweepConfig
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.run.lock import check_unlocked, locked
+from dst_analyze.run.lock import check_unlocked, is_held, locked
 from dst_analyze.run.paths import (
-    BASELINES,
     CONFIG,
     DERIVED,
     GRAPH,
@@ -41,6 +42,7 @@ from dst_analyze.run.paths import (
     INPUTS,
     LAYER_COLUMNS,
     LAYERS,
+    MADE,
     MANIFEST,
     MASKS,
     NAME_COLUMNS,
@@ -57,8 +59,9 @@ from dst_analyze.run.paths import (
     is_blank,
     is_run_folder,
     trial_folder,
+    was_run_folder,
 )
-from dst_analyze.run.reader import FolderStatus, folder_status, read_header, read_json
+from dst_analyze.run.reader import FolderStatus, FormatError, folder_status, read_header, read_json
 from dst_analyze.run.record import (
     READING_COLUMNS,
     STEP_COLUMNS,
@@ -69,6 +72,7 @@ from dst_analyze.run.record import (
     TrialKey,
     TrialOutput,
 )
+from dst_analyze.run.safe_read import JSON_MOST, is_there, read_bytes
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
@@ -90,7 +94,7 @@ class RunHeader:
     inputs: ExampleInputs | None = None
 
     def files(self) -> dict[str, bytes]:
-        """The manifest first: it is what makes a folder ours."""
+        """Return the contents of its files by name."""
         files = {
             MANIFEST: _json_bytes(self.manifest),
             CONFIG: _json_bytes(self.config),
@@ -102,7 +106,7 @@ class RunHeader:
             files[GROUPS] = csv_bytes(spreadsheet_safe(self.groups, list(GROUP_COLUMNS)))
         if self.inputs is not None:
             files[INPUTS] = f"{self.inputs.model_dump_json()}\n".encode()
-        return {MANIFEST: files[MANIFEST], SUMS: sums_of(files), **files}
+        return files
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         ) from error
     with locked(path):
         check_free(path, header.config, existing, locked=True)  # another process may have come first
-        _remove_leftovers(path)
+        tidy(path)
         if is_blank(path) or existing == "force":
             _start(path, header)
         else:
@@ -155,8 +159,7 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         again = {*seen.damaged, *(seen.failed if existing == "retry" else ())}
         _check_replaceable(path, again)
         if not seen.complete or again:
-            for derived in DERIVED:
-                (path / derived).unlink(missing_ok=True)  # of fewer trials than there will be
+            replace_files(path, {}, removed=DERIVED)  # of fewer trials than there will be
         yield RunFolder(path, header.config, header.manifest, again)
 
 
@@ -177,7 +180,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
         if path.exists() and not locked:
             check_unlocked(path)
         return
-    if not is_run_folder(path):
+    if not was_run_folder(path):
         raise FolderError(
             "this exists and is not a run folder of dst-analyze, so it is left alone",
             place=str(path),
@@ -194,13 +197,60 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
                 hint="move them away, or choose another --out",
             )
         return
-    manifest = read_json(path / MANIFEST, Manifest)  # a folder of another version says so here
-    seen = folder_status(path, config, manifest.first_alphas)
-    if broken(path, HEADER) and (existing != "refuse" or not seen.started):
+    why = _head_damage(path)
+    if why and existing == "refuse" and _has_trials(path):
+        raise FolderError(
+            f"the run folder cannot be used: {why}",
+            place=str(path),
+            hint="--resume writes it again; whole trials are kept",
+        )
+    if why:
         return  # whether the head can be written again is known when the new one is
-    refuse_difference(path, read_header(path)[0].as_asked, config.as_asked, "configuration")
+    then, manifest = read_header(path)
+    refuse_difference(path, then.as_asked, config.as_asked, "configuration")
+    seen = folder_status(path, config, manifest.first_alphas)
     if existing == "refuse" and seen.started and not seen.complete:
         raise _incomplete(path, seen)
+
+
+@contextmanager
+def editing(path: Path) -> Iterator[None]:
+    """Hold the lock of a run folder while something is made of it, unless this job holds it already.
+
+    What a killed process has left there is put right first. A folder that is no run has no lock.
+    """
+    if is_held(path) or not is_run_folder(path):
+        yield
+        return
+    path = Path(os.path.realpath(path))
+    with locked(path):
+        tidy(path)
+        yield
+
+
+def tidy(path: Path) -> None:
+    """Finish what a killed process had committed, and remove what it had not. Needs the lock."""
+    for folder in (path, path / VERIFIED):
+        if not folder.is_symlink():
+            finish_commit(folder)
+    for folder in (path, path / TRIALS, path / VERIFIED):
+        remove_leftovers(folder)
+
+
+def _head_damage(path: Path) -> str:
+    """Return why the head of a run folder cannot be used, empty if it can; one of another format is refused."""
+    try:
+        read_header(path)
+    except FormatError:
+        raise
+    except FolderError as error:
+        return error.cause
+    return broken(path, HEADER, but=MADE)
+
+
+def _has_trials(path: Path) -> bool:
+    trials = path / TRIALS
+    return trials.is_dir() and any(not entry.name.startswith(".") for entry in trials.iterdir())
 
 
 def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
@@ -210,62 +260,111 @@ def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
     return FolderError(
         f"this configuration has been run in part: {'; '.join(parts)}",
         place=str(path),
-        hint="--resume finishes it, --force starts over",
+        hint="--resume finishes it",
     )
 
 
 def _start(path: Path, header: RunHeader) -> None:
     """Put a new header into the folder; what was there goes once the new one is safely on disk beside it."""
-    staged, old = leftover(path / "head", "partial"), leftover(path / "run", "old")
-    with writing(path / MANIFEST):
-        try:
-            staged.mkdir()
-            for name, data in header.files().items():
-                write_bytes(staged / name, data)
-            old.mkdir()
-            # The manifest goes last and comes first: at no moment is a folder of ours taken for somebody else's.
-            beside = (OPTIONS, SCALARS, BASELINES, VERIFIED)
-            for name in (*DERIVED, *beside, TRIALS, GRAPH, GROUPS, INPUTS, LAYERS, CONFIG, SUMS, MANIFEST):
-                if (path / name).exists():
-                    (path / name).rename(old / name)
-            for name in header.files():
-                (staged / name).rename(path / name)
-            (path / TRIALS).mkdir()
-            sync_folder(path)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+    old = leftover(path / "run", "old")
+    with replacing(path, header.files(), removed=(*MADE, OPTIONS, GRAPH, GROUPS, INPUTS)):
+        old.mkdir()
+        for name in (TRIALS, VERIFIED, SCALARS):  # trials first: they are never those of another head
+            if (path / name).exists():
+                os.rename(path / name, old / name)
+    with writing(path / TRIALS):
+        (path / TRIALS).mkdir()
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _continue(path: Path, header: RunHeader, emit: Emit) -> RunHeader:
     """Check that the folder holds this very sweep; returns its header, written again where it was damaged."""
-    why, new = broken(path, HEADER), header.files()
-    (path / TRIALS).mkdir(exist_ok=True)
-    if why:
-        sums = path / SUMS
-        same = sums.exists() and sums.read_bytes() == new[SUMS]
-        if folder_status(path, header.config, header.manifest.first_alphas).started and not same:
-            raise FolderError(
-                f"the run folder cannot be continued: {why}", place=str(path), hint="--force starts the sweep over"
-            )
-        emit(Notice(f"{why}: written again"))
-        for name, data in new.items():
-            write_bytes(path / name, data)
-        return header
+    with writing(path / TRIALS):
+        (path / TRIALS).mkdir(exist_ok=True)
+    if why := _head_damage(path):
+        _heal(path, header, why, emit)
     config, manifest = read_header(path)
     refuse_difference(path, config.as_asked, header.config.as_asked, "configuration")
     if config.alpha_factor is None and header.config.alpha_factor is not None:
         raise FolderError(
             "this folder was written before alphas had a scale: its alphas are literal",
             place=str(path),
-            hint="choose another --out, or --force to replace it",
+            hint="choose another --out; --force would replace it",
         )
-    # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
-    same_threads = header.manifest.model_copy(update={"threads": manifest.threads})
-    refuse_difference(path, manifest, same_threads, "model, data or versions")
-    if header.groups is not None and not (path / GROUPS).exists():  # a folder from before they stood in the header
-        write_bytes(path / GROUPS, new[GROUPS])
+    refuse_difference(path, manifest, _as_begun(header.manifest, manifest), "model, data or versions")
+    if header.groups is not None and GROUPS not in listed_sums(path):  # of before they stood in the header
+        replace_files(path, {GROUPS: header.files()[GROUPS]})
     return replace(header, config=config, manifest=manifest)
+
+
+def _as_begun(now: Manifest, then: Manifest) -> Manifest:
+    """Return a manifest with what is the machine's, not the user's: a sweep goes on as it began."""
+    return now.model_copy(update={"threads": then.threads, "sums": then.sums})
+
+
+def _heal(path: Path, header: RunHeader, why: str, emit: Emit) -> None:
+    """Write the damaged files of a head again. The trials, which have sums of their own, are left alone.
+
+    A file is kept if it is as its checksum or this command says. One of the files that decide the numbers is written
+    again only if its checksum says that it was the same.
+    """
+    listed, files, again = listed_sums(path), {}, []
+    for name, data in header.files().items():
+        there = _bytes_of(path / name)
+        if there is not None and (there == data or _digest(there) == listed.get(name)):
+            _refuse_other(path, name, header, why)
+            files[name] = there
+        elif name not in (CONFIG, MANIFEST) or listed.get(name) == _digest(data) or not _has_trials(path):
+            files[name] = data
+            again.append(name)
+        elif there is not None and _fits(path / name, header):
+            files[name] = there  # it is its checksum that is damaged
+        else:
+            raise FolderError(
+                f"the run folder cannot be continued: {why}, and this command would not write it as it was",
+                place=str(path),
+                hint="give the options, model, data and versions of then, or another --out; whole trials are kept",
+            )
+    strange = [name for name in listed if name not in (*files, *MADE) and not is_there(path / name)]
+    replace_files(path, files, removed=strange)
+    emit(Notice(f"{why}: {', '.join(again) or SUMS} written again; whole trials are kept"))
+
+
+def _refuse_other(path: Path, name: str, header: RunHeader, why: str) -> None:
+    """Raise if a whole file of a damaged head is of another sweep than a header."""
+    try:
+        if name == CONFIG:
+            there = read_json(path / name, SweepConfig)
+            refuse_difference(path, there.as_asked, header.config.as_asked, "configuration")
+        elif name == MANIFEST:
+            manifest = read_json(path / name, Manifest)
+            refuse_difference(path, manifest, _as_begun(header.manifest, manifest), "model, data or versions")
+    except FolderError as error:
+        raise FolderError(
+            f"the run folder cannot be continued: {why}; {error.cause}", place=str(path), hint=_ELSEWHERE
+        ) from error
+
+
+def _fits(file: Path, header: RunHeader) -> bool:
+    """Return whether a configuration or a manifest says what this command would write."""
+    try:
+        if file.name == CONFIG:
+            return read_json(file, SweepConfig) == header.config
+        there = read_json(file, Manifest)
+        return there == _as_begun(header.manifest, there)
+    except FolderError:
+        return False
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    try:
+        return read_bytes(path, JSON_MOST)
+    except OSError:
+        return None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
@@ -279,16 +378,6 @@ def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
                 place=str(folder),
                 hint="move them away",
             )
-
-
-def _remove_leftovers(path: Path) -> None:
-    """What a killed process was writing; the lock says that it is not writing any more."""
-    for folder in (path, path / TRIALS):
-        for entry in list(folder.iterdir()) if folder.is_dir() else ():
-            if is_leftover(entry.name) and entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif is_leftover(entry.name):
-                entry.unlink(missing_ok=True)
 
 
 def refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
@@ -306,7 +395,7 @@ def refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
         raise FolderError(
             f"this folder holds another run; {what}, there -> now:\n    " + "\n    ".join(changes),
             place=str(path),
-            hint="choose another --out, or --force to replace it",
+            hint="choose another --out; --force would replace it",
         )
 
 

@@ -8,21 +8,39 @@ from pathlib import Path
 from typing import TypeVar
 
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
-from dst_analyze.run.atomic_io import spreadsheet_safe, write_csv, write_text
+from dst_analyze.run.atomic_io import csv_bytes, listed_sums, replace_files, spreadsheet_safe, writing
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
-from dst_analyze.run.paths import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
+from dst_analyze.run.paths import (
+    CHANGES,
+    PLAN,
+    RATIOS,
+    REPORT,
+    SLIM_SOURCE,
+    SLIM_WEIGHTS,
+    SUGGESTION,
+    VERIFICATION,
+    VERIFIED,
+    WIDTHS,
+    is_run_folder,
+)
 from dst_analyze.run.record import SweepRecord
+from dst_analyze.run.writer import editing
+from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError
-from dst_analyze.slimming.source.write import write_source
+from dst_analyze.slimming.source.write import source_and_weights
 from dst_analyze.sweep.engines.engine import Engine
 from dst_analyze.sweep.training.trial import Task
 
 T = TypeVar("T")
+
+DEFAULT_SEEDS = 3
+"""Trainings of each model in a proof."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +67,42 @@ class Suggestion:
 
 
 def write_suggestion(
-    folder: Path, traced: TracedModel, plan: SlimPlan, coupling: Coupling, *, reinitialize: bool = False
+    folder: Path,
+    traced: TracedModel,
+    plan: SlimPlan,
+    coupling: Coupling,
+    *,
+    reinitialize: bool = False,
+    record: SweepRecord | None = None,
 ) -> Suggestion:
-    """Build the slim model and write it down: plan.json, slim_model.py and .safetensors, changes.csv, ratios."""
+    """Build the slim model and write it down as one set: plan, source, weights, changes and ratios.
+
+    The plan names the sweep of the ``record``. A proof that is there stays if it is of the same plan.
+    """
     model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
-    folder.mkdir(parents=True, exist_ok=True)
-    source, no_source = folder / SLIM_SOURCE, ""
+    plan = plan if record is None else plan.model_copy(update={"sweep": record.sha256})
+    files = {
+        PLAN: plan.as_bytes(),
+        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer"])),
+        RATIOS: f"{json.dumps(pruning_ratios(plan), indent=1)}\n".encode(),
+    }
+    no_source = ""
     try:
-        write_source(model, source)
+        files[SLIM_SOURCE], files[SLIM_WEIGHTS] = source_and_weights(model)
     except SourceError as error:
         no_source = str(error)
-        for stale in (source, source.with_suffix(".safetensors")):
-            stale.unlink(missing_ok=True)  # of another plan
-    write_csv(folder / CHANGES, spreadsheet_safe(changed_lines(traced, model), ["layer"]))
-    write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
-    write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
-    (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with editing(folder):
+        here = record is not None and folder.resolve() == record.folder.resolve()
+        proof = read_proof(record) if record is not None and here else None
+        kept = {VERIFICATION} if proof is not None and proof.plan == plan.sha256 else set()
+        stale = {*SUGGESTION, VERIFICATION, WIDTHS, REPORT} - kept
+        if is_run_folder(folder):
+            replace_files(folder, files, removed=stale)
+        else:
+            replace_files(folder, {}, removed=stale, unsummed=files)
     return Suggestion(plan, folder, no_source)
-
-
-def read_plan(folder: Path) -> SlimPlan:
-    return SlimPlan.load(folder / PLAN)
 
 
 def verify_and_save(
@@ -83,6 +116,15 @@ def verify_and_save(
     """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
     kept = folder / VERIFIED
-    found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
-    write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
+    if kept.is_symlink():
+        raise FolderError("it is a link, and links are not followed", place=str(kept), hint="remove it")
+    with editing(folder):
+        found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
+        replace_files(folder, {VERIFICATION: f"{found.model_dump_json(indent=1)}\n".encode()})
     return found
+
+
+def seeds_kept(record: SweepRecord) -> int:
+    """Return with how many seeds a proof was begun, as its trainings tell; the default if they are lost."""
+    names = listed_sums(record.folder / VERIFIED)
+    return len({name.rpartition("seed=")[2] for name in names if "seed=" in name}) or DEFAULT_SEEDS

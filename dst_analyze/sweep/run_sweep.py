@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -24,7 +24,7 @@ from dst_analyze.run.events import (
 from dst_analyze.run.progress import progress_shown
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, TrialOutput
-from dst_analyze.run.writer import Existing, open_run
+from dst_analyze.run.writer import Existing, RunFolder, open_run
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.engines.workers import EngineName, Workers
@@ -109,37 +109,54 @@ def run_plan(
 
     ``estimate_time``: emit an estimate of the time on this machine first.
     """
-    engine = engine or InProcessEngine()
+    with open_folder(plan, emit) as folder:
+        return run_trials(plan, folder, emit, engine, estimate_time=estimate_time)
+
+
+def open_folder(plan: Plan, emit: Emit = ignore_event) -> AbstractContextManager[RunFolder]:
+    """Hold the run folder of a plan, ready for its trials; the lock lasts as long as the block."""
     header = header_of(plan.task.config, plan.manifest, plan.task.traced, plan.coupling)
-    with open_run(plan.out, header, plan.existing, emit) as folder:
-        task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
-        seen = folder.look()
-        total = len(seen.schedule.keys)
-        emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
-        warmed: dict[Origin, bytes | None] = {}
-        if plan.first is not None:
-            warmed[plan.task.config.seeds[0], False] = plan.first.weights
-            if not task.recipe.warm_up:
-                folder.write_trial(plan.first.output)
-                seen = folder.look()
-        if estimate_time and seen.missing and (plan.first or not task.own_loop):
-            emit(_time_estimated(plan, engine.jobs, len(seen.results)))
-        while seen.missing:
-            if task.recipe.warm_up:
-                starts = map(WarmUp, missing_starts(seen.missing, warmed))
-                with closing(engine.run(task, starts, emit)) as trained:
-                    warmed |= dict(trained)
-            ready = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
-            with closing(engine.run(ready, map(Trial, seen.missing), emit)) as outputs:
-                for output in outputs:
-                    folder.write_trial(output)
-                    emit(_ended(output))
+    return open_run(plan.out, header, plan.existing, emit)
+
+
+def run_trials(
+    plan: Plan,
+    folder: RunFolder,
+    emit: Emit = ignore_event,
+    engine: Engine | None = None,
+    *,
+    estimate_time: bool = False,
+) -> SweepRecord:
+    """`run_plan` in a folder that is open already."""
+    engine = engine or InProcessEngine()
+    task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
+    seen = folder.look()
+    total = len(seen.schedule.keys)
+    emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
+    warmed: dict[Origin, bytes | None] = {}
+    if plan.first is not None:
+        warmed[plan.task.config.seeds[0], False] = plan.first.weights
+        if not task.recipe.warm_up:
+            folder.write_trial(plan.first.output)
             seen = folder.look()
-            if len(seen.schedule.keys) > total:
-                total = len(seen.schedule.keys)
-                emit(SweepExtended(total))
-        record = read_run(plan.out)
-        emit(SweepFinished(str(plan.out), record.complete))
+    if estimate_time and seen.missing and (plan.first or not task.own_loop):
+        emit(_time_estimated(plan, engine.jobs, len(seen.results)))
+    while seen.missing:
+        if task.recipe.warm_up:
+            starts = map(WarmUp, missing_starts(seen.missing, warmed))
+            with closing(engine.run(task, starts, emit)) as trained:
+                warmed |= dict(trained)
+        ready = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
+        with closing(engine.run(ready, map(Trial, seen.missing), emit)) as outputs:
+            for output in outputs:
+                folder.write_trial(output)
+                emit(_ended(output))
+        seen = folder.look()
+        if len(seen.schedule.keys) > total:
+            total = len(seen.schedule.keys)
+            emit(SweepExtended(total))
+    record = read_run(plan.out)
+    emit(SweepFinished(str(plan.out), record.complete))
     return record
 
 

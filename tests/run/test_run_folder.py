@@ -184,6 +184,39 @@ def test_a_damaged_head_is_named_and_written_again(tmp_path, name, damage):
     assert files_of(run) == before
 
 
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", ["manifest.json", "SHA256SUMS", "config.json", "layers.csv"])
+def test_a_damaged_head_is_written_again_beside_whole_trials(tmp_path, name, damage):
+    run = tmp_path / "run"
+    make_run(run)
+    before = files_of(run, timings=True)
+    stamps = {file: file.stat().st_mtime_ns for file in run.glob("trials/*/*")}
+    DAMAGE[damage](run / name)
+    for use in (lambda: read_run(run), lambda: make_run(run)):
+        with pytest.raises(FolderError) as error:
+            use()
+        assert "--resume" in error.value.hint
+        assert "--force" not in error.value.hint
+    heard = []
+    make_run(run, existing="resume", notices=heard.append)
+    assert "written again; whole trials are kept" in heard[0].text
+    assert files_of(run, timings=True) == before
+    assert {file: file.stat().st_mtime_ns for file in run.glob("trials/*/*")} == stamps
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.json"])
+def test_a_damaged_head_is_not_replaced_by_another(tmp_path, name):
+    run = tmp_path / "run"
+    make_run(run)
+    (run / name).write_text((run / name).read_text()[:40])
+    before = files_of(run)
+    for other in ({"sha256": "1"}, {"lr": 0.1}):
+        with pytest.raises(FolderError, match="cannot be continued") as error:
+            make_run(run, existing="resume", **other)
+        assert "--force" not in error.value.hint
+        assert files_of(run) == before
+
+
 @pytest.mark.parametrize("existing", ["refuse", "resume", "force"])
 def test_other_peoples_files_are_left_alone(tmp_path, existing):
     home = tmp_path / "home"

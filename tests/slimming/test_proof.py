@@ -15,6 +15,7 @@ from torch import nn
 from dst_analyze import Analysis, load_model, rank_layers, suggest_widths, trace_model, verify_plan
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, ModelError, OptionError
+from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
 from dst_analyze.slimming.planning.plan_types import CONTENDERS
 from dst_analyze.slimming.proof.candidates import ALIKE
@@ -47,6 +48,8 @@ def test_contenders_are_trained_alike_and_kept(tmp_path, task):
     assert len(heard) == 9
     marked = json.loads((tmp_path / "kept" / "dense,seed=1.json").read_text()) | {"score": 0.123}
     (tmp_path / "kept" / "dense,seed=1.json").write_text(json.dumps(marked))
+    assert verify_task_plan(task, plan, **options).entry("dense").scores[1] != 0.123  # against its checksum
+    replace_files(tmp_path / "kept", {"dense,seed=1.json": json.dumps(marked).encode()})
     assert verify_task_plan(task, plan, **options).entry("dense").scores[1] == 0.123  # not trained again
     assert verify_task_plan(task, plan_of(task, 0.25), **options).entry("slim").scores != found.entry("slim").scores
 
@@ -104,7 +107,7 @@ def test_a_killed_worker_is_tried_once_more(tmp_path, monkeypatch):
     with pytest.raises(DstError, match=r"failed: its worker process was killed by SIGKILL, 2 times") as caught:
         verify_task_plan(task, plan_of(task), seeds=2, keep_in=tmp_path / "kept", engine=ProcessEngine(1))
     assert "finished trainings are kept" in caught.value.hint
-    assert len(list((tmp_path / "kept").iterdir())) == 4  # those of the seed before
+    assert len(list((tmp_path / "kept").glob("*.json"))) == 4  # those of the seed before
 
 
 def test_a_training_that_fails_says_which(tmp_path, task):

@@ -91,7 +91,7 @@ def analyze(
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.plan import plan_sweep
     from dst_analyze.sweep.planning.smoke_run import plan_fast
-    from dst_analyze.sweep.run_sweep import existing_policy, run_plan, trials_of
+    from dst_analyze.sweep.run_sweep import existing_policy, open_folder, run_trials, trials_of
 
     asked = slim_asked(options)
     check_asked(asked)  # before hours of training, not after
@@ -111,16 +111,17 @@ def analyze(
         _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
-    with redirect_stdout(sys.stderr), _listening(plan, events, quiet=quiet, tensorboard=tensorboard) as shown:
-        keep = keeping(as_toml(ctx.command, ctx.params, WHERE))
-        estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen from here
-        with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
-            record = run_plan(plan, broadcast(keep, shown), trainers, estimate_time=estimate_time)
-    from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
+    with redirect_stdout(sys.stderr), ExitStack() as job:
+        with _listening(plan, events, quiet=quiet, tensorboard=tensorboard) as shown:
+            emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), shown)
+            folder = job.enter_context(open_folder(plan, emit))  # until the report is written
+            estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
+            with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
+                record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
+        from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
-    lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-    wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
-    with redirect_stdout(sys.stderr):
+        lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
+        wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
         outcome = finish(plan, record, wanted, workers, lines, warn=lambda text: click.echo(text, err=True))
     if not as_json:
         from dst_analyze.cli.summary import show_outcome

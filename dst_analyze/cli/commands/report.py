@@ -31,8 +31,13 @@ def report(
     """
     from dst_analyze.cli.terminal import escape_control
     from dst_analyze.report.page import write_figures, write_report
+    from dst_analyze.run.events import Event, Notice
 
-    page = write_report(run_folder)
+    def warn(event: Event) -> None:
+        if isinstance(event, Notice):
+            click.echo(escape_control(event.text), err=True)
+
+    page = write_report(run_folder, listener=warn)
     for path in (page, *(write_figures(run_folder, figures, format) if figures else ())):
         click.echo(escape_control(str(path)))
     if open_page:

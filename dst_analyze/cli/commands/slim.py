@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +33,22 @@ def slim(
     from dst_analyze.ranking.load import rank_run
     from dst_analyze.report.page import write_report
     from dst_analyze.run.reader import read_run
+    from dst_analyze.run.writer import editing
     from dst_analyze.slimming.artifacts import write_suggestion
     from dst_analyze.slimming.planning.suggest import suggest_widths
     from dst_analyze.sweep.planning.reload import reload_model
     from dst_analyze.text import wrapped
 
-    record = read_run(run_folder)
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), editing(run_folder) if out is None else nullcontext():
+        record = read_run(run_folder)
         traced = reload_model(record, data_root=data_root)
         coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
-        written = write_suggestion(out or record.folder, traced, plan, coupling, reinitialize=reinitialize)
-    if out is None:
-        write_report(record.folder, ranking)
+        written = write_suggestion(
+            out or record.folder, traced, plan, coupling, reinitialize=reinitialize, record=record
+        )
+        if out is None:
+            write_report(record.folder, ranking)
     stdout = console()
     show_plan(stdout, plan)
     if written.no_source:

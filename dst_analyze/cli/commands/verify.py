@@ -41,17 +41,20 @@ def verify(
     from dst_analyze.report.page import write_report
     from dst_analyze.run.progress import Lines
     from dst_analyze.run.reader import read_run
-    from dst_analyze.slimming.artifacts import read_plan, verify_and_save
+    from dst_analyze.run.writer import editing
+    from dst_analyze.slimming.artifacts import verify_and_save
+    from dst_analyze.slimming.kept import read_plan
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.reload import reload_task
     from dst_analyze.text import wrapped
 
-    record, plan = read_run(run_folder), read_plan(run_folder)
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), editing(run_folder):
+        record = read_run(run_folder)
+        plan = read_plan(record)
         task = reload_task(record, data_root=data_root)
         # None: a worker that planned the task by itself would take the defaults of today.
         with Workers(jobs, engine, ray_address).started(task, None) as workers:
             found = verify_and_save(task, record, plan, seeds, workers, Lines(record.manifest, console(stderr=True)))
-    write_report(run_folder)
+        write_report(run_folder)
     stdout = console()
     show(stdout, verification_table(found, stdout.width), "", *wrapped([found.verdict], stdout.width))

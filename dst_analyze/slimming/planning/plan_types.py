@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from scipy.special import stdtrit
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
+from dst_analyze.run.atomic_io import write_bytes
 from dst_analyze.run.config import Json
 from dst_analyze.run.safe_read import JSON_MOST, read_text
 from dst_analyze.text import percent, short
@@ -165,6 +167,7 @@ class SlimPlan(Json):
     ladder: tuple[Rung, ...] = ()  # other sizes, from large to small
     ranked: int = 0  # layers in the ranking that the rows refer to
     trials: int | None = None  # that the widths are based on; with 0 the plan is no advice
+    sweep: str = ""  # what the sweep is known by that it was made from, see `SweepRecord.sha256`
 
     @property
     def is_advice(self) -> bool:
@@ -176,6 +179,12 @@ class SlimPlan(Json):
         """The shares of parameters, MACs and, if measured, latency that the slim model keeps."""
         shares = {"params": self.new_params / self.params, "macs": (self.new_macs or 0) / (self.macs or 1)}
         return shares if self.latency is None else {**shares, "latency": self.latency}
+
+    @property
+    def sha256(self) -> str:
+        """What the plan is known by: the checksum of all that it says, but for the sweep that it is of."""
+        text = self.model_dump_json(exclude={"sweep"}, exclude_defaults=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def removal(self) -> dict[str, tuple[int, ...]]:
@@ -264,7 +273,11 @@ class SlimPlan(Json):
 
     def save(self, path: Path | str) -> None:
         """Write the plan as JSON."""
-        Path(path).write_text(f"{self.model_dump_json(indent=1)}\n", encoding="utf-8")
+        write_bytes(Path(path), self.as_bytes())
+
+    def as_bytes(self) -> bytes:
+        """Return the contents of plan.json."""
+        return f"{self.model_dump_json(indent=1)}\n".encode()
 
     @classmethod
     def load(cls, path: Path | str) -> SlimPlan:
@@ -340,6 +353,7 @@ class Verification(Json):
     steps: int
     seeds: tuple[int, ...]
     entries: tuple[Entry, ...]
+    plan: str = ""  # what the plan is known by that was tried, see `SlimPlan.sha256`
 
     def entry(self, name: str) -> Entry:
         """Return the entry of the model of this name, such as "slim"."""

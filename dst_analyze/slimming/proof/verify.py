@@ -18,7 +18,7 @@ from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import DstError, FolderError, OptionError
 from dst_analyze.model.graph.trace_graph import trace_graph
-from dst_analyze.run.atomic_io import write_bytes
+from dst_analyze.run.atomic_io import broken, listed_sums, replace_files, writing
 from dst_analyze.run.config import Json
 from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted, ignore_event
 from dst_analyze.run.reader import read_json
@@ -207,6 +207,7 @@ def verify_task_plan(
             )
             for c in found
         ),
+        plan=plan.sha256,
     )
 
 
@@ -271,9 +272,11 @@ def _digest(candidate: Candidate) -> str:
 
 
 def _read_score(folder: Path | None, run: CandidateRun, steps: int) -> _Scored | None:
-    if folder is None:
+    if folder is None or _file(folder, run).name not in listed_sums(folder):
         return None
     try:
+        if broken(folder, only=_file(folder, run).name):
+            return None
         kept = read_json(_file(folder, run), _Scored)
     except FolderError:
         return None
@@ -281,6 +284,7 @@ def _read_score(folder: Path | None, run: CandidateRun, steps: int) -> _Scored |
 
 
 def _save_score(folder: Path, run: CandidateRun, steps: int, score: float | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     scored = _Scored(plan=_digest(run.candidate), steps=steps, score=score)
-    write_bytes(_file(folder, run), f"{scored.model_dump_json()}\n".encode())
+    replace_files(folder, {_file(folder, run).name: f"{scored.model_dump_json()}\n".encode()})

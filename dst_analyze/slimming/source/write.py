@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import fx, nn
 
+from dst_analyze.run.atomic_io import write_bytes
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports, construct
 from dst_analyze.slimming.source.literals import attribute, identifier, is_listed, is_plain, literal, wrapped
@@ -47,7 +48,14 @@ def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
         'slim.py'
     """
     path = Path(path)
-    path.write_text(source_of_model(slim), encoding="utf-8")
+    source, weights = source_and_weights(slim)
+    write_bytes(path.with_suffix(".safetensors"), weights)
+    write_bytes(path, source)
+    return path
+
+
+def source_and_weights(slim: fx.GraphModule) -> tuple[bytes, bytes]:
+    """Return the contents of the file, and of the one with its weights."""
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in (
@@ -55,8 +63,7 @@ def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
             *slim.named_buffers(remove_duplicate=False),
         )
     }
-    save_file(tensors, path.with_suffix(".safetensors"))
-    return path
+    return source_of_model(slim).encode(), save(tensors)
 
 
 def source_of_model(slim: fx.GraphModule) -> str:

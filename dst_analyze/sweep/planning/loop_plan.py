@@ -65,6 +65,7 @@ def plan_loop(
     first = config.given_alphas or (first_alphas(travel, search.targets, weights) if search else ())
     expected = forecast(travel, first, weights)
     manifest = Manifest(
+        sums="all",
         versions=used_versions(),
         model=summarize_model(traced, name=name, spec=config.model, form="modules: masks are attached in place"),
         data=data,

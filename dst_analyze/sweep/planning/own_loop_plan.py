@@ -104,7 +104,11 @@ def plan_own_loop(
         )
         config, made = plan_loop(first.meter, asked, config, traced, first.untrained, name=loaded.name, data=about)
         made = made.model_copy(
-            update={"threads": threads, "model": made.model.model_copy(update={"sha256": config.model_sha256})}
+            update={
+                "sums": "all",
+                "threads": threads,
+                "model": made.model.model_copy(update={"sha256": config.model_sha256}),
+            }
         )
     else:
         config, made = config.scaled(before[0].factor), before[1].model_copy(update={"versions": used_versions()})

@@ -387,6 +387,7 @@ def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = forecast(travel, first or config.given_alphas, initial)
     return Manifest(
+        sums="all",
         versions=used_versions(),
         model=summarize_model(
             traced, name=loaded.name, spec=loaded.spec, sha256=config.model_sha256, form=task.runs_as

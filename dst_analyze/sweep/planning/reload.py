@@ -14,6 +14,7 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.paths import INPUTS
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ExampleInputs, SweepRecord
+from dst_analyze.run.safe_read import is_there
 from dst_analyze.run.writer import refuse_difference
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
 from dst_analyze.sweep.planning.fingerprint import model_sha256, weights_sha256
@@ -77,7 +78,7 @@ def _kept_inputs(record: SweepRecord, loaded: LoadedModel) -> Inputs | None:
     if loaded.example_inputs is not None:
         return find_example_inputs(loaded)
     path = record.folder / INPUTS
-    if not path.exists():
+    if not is_there(path):
         return None
     device = next((parameter.device for parameter in loaded.model.parameters()), "cpu")
     return stand_in_inputs(read_json(path, ExampleInputs).model_dump()).to(device)
