@@ -113,11 +113,13 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
         figures=_figures(record, ranking, plan, figure_set),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
+        has_graph=(record.folder / GRAPH).exists(),
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
         alpha_sections=_alpha_sections(record, figure_set),
+        alphas_drawn=len(plots.drawn_alphas(record)),
         plan=plan,
         has_source=(record.folder / SLIM_SOURCE).exists(),
         widths_shown=plots.widths_shown(plan) if plan else 0,
@@ -208,7 +210,11 @@ class AlphaSection:
 
 
 def _alpha_sections(record: SweepRecord, figure_set: FigureSet) -> list[AlphaSection]:
-    return [_alpha_section(record, alpha, at, figure_set) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+    return [
+        _alpha_section(record, alpha, at, figure_set)
+        for at, alpha in enumerate(plots.drawn_alphas(record))
+        if record.at(alpha)
+    ]
 
 
 def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: FigureSet) -> AlphaSection:
@@ -229,11 +235,12 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
 
 
 def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
-    """The model's graph, laid out; None where the run folder has none."""
+    """Return the model's graph, laid out; None where the run folder has none, or one too large to be drawn."""
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
-    return picture_of(structure_of(graph, record.manifest.model.skipped, fold=fold), ranking)
+    structure = structure_of(graph, record.manifest.model.skipped, fold=fold)
+    return None if structure is None else picture_of(structure, ranking)
 
 
 def _unfolded(record: SweepRecord, ranking: Ranking) -> Picture | None:

@@ -15,7 +15,7 @@ from typing import Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.safe_read import MASKS_MOST, MB, read_text, sha256_of
+from dst_analyze.run.safe_read import MASKS_MOST, MB, SUMMED_MOST, read_text, sha256_of
 from dst_analyze.text import from_spreadsheet, spreadsheet_name
 
 SUMS = "SHA256SUMS"
@@ -101,8 +101,13 @@ def broken(folder: Path, needed: Iterable[str]) -> str:
         return f"{SUMS} cannot be read"
     if not text.endswith("\n") or not {*needed} <= {*wanted} or not all(map(_NAME.fullmatch, wanted)):
         return f"{SUMS} is damaged"
+    size = 0
     for name, digest in wanted.items():
         try:
+            length = (folder / name).lstat().st_size
+            size += length if length <= MASKS_MOST else 0  # it is refused
+            if size > SUMMED_MOST:
+                return f"the files that {SUMS} names are larger than {SUMMED_MOST // MB:,} MB"
             found = sha256_of(folder / name, MASKS_MOST)
         except FileNotFoundError:
             return f"{name} is missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
@@ -13,6 +14,8 @@ CLEAR = 0.3
 CONTRADICTED = 0.25
 """Share of clear pairs from which on trials are said to disagree; by chance it would be half."""
 
+_MOST_PAIRED = 2_000  # layers of which every two are compared
+_MOST_COMPARED = 500_000_000  # pairs of layers in all trials together
 INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
 
 
@@ -37,6 +40,11 @@ class Guesses:
         return {name: share for name, share in named.items() if share == share}
 
 
+def _skip(layers: int) -> int:
+    """Return of how many layers one is looked at."""
+    return max(1, math.ceil(layers / _MOST_PAIRED))
+
+
 def clear_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of every two layers that differ clearly, the more redundant one first."""
     first, second = np.triu_indices(len(values), 1)
@@ -57,8 +65,11 @@ def alike(values: np.ndarray, other: np.ndarray) -> np.ndarray:
 def contradicted(values: np.ndarray) -> float:
     """Return the share of pairs that trials order differently, of those that both tell apart clearly; NaN for none.
 
-    Rows are trials, columns layers; each two trials are compared.
+    Rows are trials, columns layers; each two trials are compared. Of very many layers only some are.
     """
+    layers = values.shape[1]
+    skip = max(_skip(layers), math.ceil(layers * math.sqrt(len(values) / _MOST_COMPARED)))
+    values = values[:, ::skip]
     layers = values.shape[1]
     clear, signs = np.zeros((layers, layers)), np.zeros((layers, layers))
     for row in values:
@@ -74,10 +85,15 @@ def contradicted(values: np.ndarray) -> float:
 
 
 def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | None) -> Guesses:
-    """Return how far orders that need no training agree with a redundancy; ``values`` are in network order."""
+    """Return how far orders that need no training agree with a redundancy; ``values`` are in network order.
+
+    Of very many layers only some are looked at, as their pairs would not fit into memory.
+    """
+    skip = _skip(len(values))
+    values = values[::skip]
     orders: Mapping[str, np.ndarray | None] = {
-        "initial": initial,
-        "size": sizes,
+        "initial": None if initial is None else initial[::skip],
+        "size": None if sizes is None else sizes[::skip],
         "depth": np.arange(len(values), dtype=float),
     }
     known = {name: alike(values, order) for name, order in orders.items() if order is not None}

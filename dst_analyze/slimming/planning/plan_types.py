@@ -9,13 +9,14 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 from scipy.special import stdtrit
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
-from dst_analyze.run.config import Json
-from dst_analyze.run.safe_read import JSON_MOST, read_text
+from dst_analyze.run.config import Count, Json, Number, Size
+from dst_analyze.run.safe_read import read_json_text
+from dst_analyze.run.tables import MOST_LAYERS
 from dst_analyze.text import percent, short
 
 SLIM, DENSE = "slim", "dense"
@@ -24,6 +25,7 @@ CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
 """What is trained for a proof, by name; the last only where there is a sweep."""
 _CONFIDENCE = 0.95
 _LADDER_ROWS = 16  # groups that the ladder shows
+_MOST_GROUPS, _MOST_RUNGS, _MOST_ENTRIES = 2 * MOST_LAYERS, 100, 100
 
 
 class GroupPlan(Json):
@@ -32,14 +34,14 @@ class GroupPlan(Json):
     group: str
     layers: tuple[str, ...]
     readers: tuple[str, ...] = ()
-    width: int
-    new_width: int
-    removed: tuple[int, ...] = ()
-    units: int
-    density: float | None = None
+    width: Size
+    new_width: Count
+    removed: tuple[Count, ...] = ()
+    units: Size
+    density: Number | None = None
     reason: str = ""  # why it stays as it is, where the budget had no say
     label: str = ""  # the ranking's label of the layers that make it, or "mixed"
-    ranks: tuple[float | None, ...] = ()  # in the ranking, of each of these layers
+    ranks: tuple[Number | None, ...] = ()  # in the ranking, of each of these layers
     why: str = ""  # why its width departs from what the ranks suggest, where it does
 
     @property
@@ -76,10 +78,10 @@ class Rung(Json):
     """One size of the ladder: the widths, in channels, for a share of the parameters or MACs."""
 
     axis: Literal["params", "macs"] = "params"
-    share: float
-    widths: dict[str, int]
-    params: int
-    macs: int | None = None
+    share: Number
+    widths: dict[str, Count]
+    params: Count
+    macs: Count | None = None
 
 
 class TensorShape(Json):
@@ -115,9 +117,9 @@ class EmptyBranch(Json):
     add: str  # the node where it joins
     place: str  # the module that adds, and where its forward is written
     layers: tuple[str, ...]
-    empty: dict[str, float]  # those near empty: the most that any trial left of them
-    params: int
-    macs: int  # per sample
+    empty: dict[str, Number]  # those near empty: the most that any trial left of them
+    params: Count
+    macs: Count  # per sample
 
 
 class SlimPlan(Json):
@@ -128,20 +130,21 @@ class SlimPlan(Json):
     parameters: dict[str, tuple[int, ...]]
     inputs: tuple[TensorShape, ...]
     rule: str
-    asked: dict[str, float]
+    asked: dict[str, Number]
     limits: Limits = Limits()
-    groups: tuple[GroupPlan, ...]
-    frozen: tuple[FrozenGroup, ...]
-    params: int
-    new_params: int
-    macs: int | None
-    new_macs: int | None
-    latency: float | None = None  # of the slim model, as a share of the dense one's, where that was asked for
+    groups: tuple[GroupPlan, ...] = Field(max_length=_MOST_GROUPS)
+    frozen: tuple[FrozenGroup, ...] = Field(max_length=_MOST_GROUPS)
+    params: Size
+    new_params: Count
+    macs: Count | None
+    new_macs: Count | None
+    # of the slim model, as a share of the dense one's, where that was asked for
+    latency: Number | None = Field(default=None, gt=0)
     notes: tuple[str, ...] = ()
     depth: tuple[EmptyBranch, ...] = ()  # proposed, not done
-    ladder: tuple[Rung, ...] = ()  # other sizes, from large to small
-    ranked: int = 0  # layers in the ranking that the rows refer to
-    trials: int | None = None  # that the widths rest on; 0: none, so the plan is no advice
+    ladder: tuple[Rung, ...] = Field(default=(), max_length=_MOST_RUNGS)  # other sizes, from large to small
+    ranked: Count = 0  # layers in the ranking that the rows refer to
+    trials: Count | None = None  # that the widths rest on; 0: none, so the plan is no advice
 
     @property
     def is_advice(self) -> bool:
@@ -251,7 +254,7 @@ class SlimPlan(Json):
             FolderError: There is no such file, or it is no plan.
         """
         try:
-            return cls.model_validate_json(read_text(Path(path), JSON_MOST))
+            return cls.model_validate_json(read_json_text(Path(path)))
         except OSError as error:
             raise FolderError(
                 f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"
@@ -273,11 +276,11 @@ class Entry(Json):
 
     name: str
     about: str
-    params: int
-    macs: int | None
-    latency_ms: float
-    memory: int  # bytes of weights, and of what a training step keeps for its backward pass
-    scores: tuple[float | None, ...]
+    params: Size
+    macs: Count | None
+    latency_ms: Number = Field(gt=0)
+    memory: Count  # bytes of weights, and of what a training step keeps for its backward pass
+    scores: tuple[Number | None, ...]
 
     @property
     def known(self) -> list[float]:
@@ -295,9 +298,19 @@ class Verification(Json):
 
     schema_version: Literal[1] = 1
     score: Literal["accuracy", "loss"]
-    steps: int
-    seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    steps: Size
+    seeds: tuple[Count, ...] = Field(min_length=1)
+    entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Verification:
+        names = [entry.name for entry in self.entries]
+        if len(set(names)) < len(names) or not {SLIM, DENSE} <= set(names):
+            raise ValueError(f"its models are {', '.join(names)}: each once, {SLIM} and {DENSE} among them")
+        uneven = next((e.name for e in self.entries if len(e.scores) != len(self.seeds)), None)
+        if uneven is not None:
+            raise ValueError(f"{uneven} has not one score for each of {len(self.seeds)} seeds")
+        return self
 
     def entry(self, name: str) -> Entry:
         """Return what was measured of the model of this name, such as "slim"."""
