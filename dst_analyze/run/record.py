@@ -120,6 +120,7 @@ class ModelSummary(Json):
     name: str
     spec: str
     sha256: str | None
+    files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of the user's own it ran; empty in older runs
     params: Size
     macs: Count | None
     rung: int = Field(ge=1, le=3)

@@ -262,6 +262,8 @@ def _continue(path: Path, header: RunHeader, emit: Emit) -> RunHeader:
         )
     # Threads are the machine's, not the user's: a sweep goes on with as many as it began with.
     same_threads = header.manifest.model_copy(update={"threads": manifest.threads})
+    if not manifest.model.files:  # a folder from before they were kept
+        same_threads = same_threads.model_copy(update={"model": header.manifest.model.model_copy(update={"files": {}})})
     refuse_difference(path, manifest, same_threads, "model, data or versions")
     if header.groups is not None and not (path / GROUPS).exists():  # a folder from before they stood in the header
         write_bytes(path / GROUPS, new[GROUPS])

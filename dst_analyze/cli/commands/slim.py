@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM
-from dst_analyze.cli.options import data_root_option, debug_option, folder, run_argument, slim_asked, slim_options
+from dst_analyze.cli.options import (
+    data_root_option,
+    debug_option,
+    folder,
+    run_argument,
+    slim_asked,
+    slim_options,
+    trust_option,
+)
 
 
 @click.command()
@@ -18,9 +26,16 @@ from dst_analyze.cli.options import data_root_option, debug_option, folder, run_
 @slim_options
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
+@trust_option
 @debug_option
 def slim(
-    run_folder: Path, out: Path | None, data_root: Path | None, reinitialize: bool, debug: bool, **options: Any
+    run_folder: Path,
+    out: Path | None,
+    data_root: Path | None,
+    trust: bool,
+    reinitialize: bool,
+    debug: bool,
+    **options: Any,
 ) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
 
@@ -30,6 +45,7 @@ def slim(
     """
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.cli.terminal import console, escape_control, show, show_plan
+    from dst_analyze.cli.trust import ask_trust
     from dst_analyze.ranking.load import rank_run
     from dst_analyze.report.page import write_report
     from dst_analyze.run.reader import read_run
@@ -39,6 +55,7 @@ def slim(
     from dst_analyze.text import wrapped
 
     record = read_run(run_folder)
+    ask_trust(record, trust=trust)
     with redirect_stdout(sys.stderr):
         traced = reload_model(record, data_root=data_root)
         coupling, ranking = couple_channels(traced), rank_run(record)

@@ -43,7 +43,7 @@ from dst_analyze.sweep.data.batches import (
 from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
-from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
 from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
@@ -378,6 +378,7 @@ def _manifest(planned: Planned) -> Manifest:
             name=loaded.name,
             spec=loaded.spec,
             sha256=config.model_sha256,
+            files=code_sha256(loaded),
             params=traced.params,
             macs=traced.macs,
             rung=traced.rung,
