@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -69,4 +70,4 @@ def slim(
         show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
     click.echo(f"\nslim model  {escape_control(written.built_by)}")
     if out is None:
-        click.echo(f"prove it    {PROGRAM} verify {escape_control(str(run_folder))}")
+        click.echo(f"prove it    {escape_control(shlex.join([PROGRAM, 'verify', str(run_folder)]))}")
