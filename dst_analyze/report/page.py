@@ -84,7 +84,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None) -> str:
     """The page as text; the same record gives the same bytes."""
     ranking = ranking or rank_run(record)
     plan = read_optional(record.folder / PLAN, SlimPlan)
-    proof = read_optional(record.folder / VERIFICATION, Verification) if plan is not None else None
+    proof = Verification.load(record.folder) if plan and (record.folder / VERIFICATION).exists() else None
     picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
     rows, data = rows_of(record, ranking)
     figure_set = FigureSet()
@@ -142,7 +142,9 @@ def rendered(template: str, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
+    environment.filters.update(
+        percent=percent, part=part, score=score, count=count, interval=interval, px=px, ms=milliseconds
+    )
     environment.filters.update(alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement)
     style, script = (
         files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
@@ -293,6 +295,11 @@ def interval(row: Any, kind: str) -> str:
 def count(number: float | None) -> str:
     """Thousands set apart; a dash for what could not be counted."""
     return "–" if number is None or math.isnan(number) else f"{int(number):,}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a latency with three digits; a dash for one that was not kept."""
+    return "–" if math.isnan(value) else f"{value:.3g}"
 
 
 def px(value: float) -> str:

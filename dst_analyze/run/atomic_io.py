@@ -112,6 +112,8 @@ def broken(folder: Path, needed: Iterable[str]) -> str:
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise MemoryError from error
             return f"{name} cannot be read: {error.strerror}"
         if found != digest:
             return f"{name} differs from its checksum"

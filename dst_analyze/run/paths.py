@@ -19,7 +19,9 @@ TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "r
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
-DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION)
+LATENCY = "latency.json"
+"""Of the models of a proof: apart from it, as it is never the same twice."""
+DERIVED = (TABLE, TRIAL_TABLE, WIDTHS, REPORT, PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS, VERIFICATION, LATENCY)
 """Made from the trials, or from what was made from them."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """As the command line was given them; what `--tensorboard` has drawn, what `--baselines` has measured."""

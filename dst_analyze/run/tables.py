@@ -122,6 +122,10 @@ def _parse(body: bytes, columns: Sequence[str]) -> pd.DataFrame:
             )  # fmt: skip
         except pd.errors.ParserWarning as error:
             raise ValueError(str(error)) from error
+        except pd.errors.ParserError as error:
+            if "out of memory" in str(error):
+                raise MemoryError from error
+            raise
     values = frame[numbers].to_numpy()
     if (np.abs(values) > LARGEST).any():
         raise ValueError("it has values that are no numbers")

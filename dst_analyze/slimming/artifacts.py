@@ -11,7 +11,7 @@ from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.atomic_io import spreadsheet_safe, write_csv, write_text
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
-from dst_analyze.run.paths import CHANGES, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
+from dst_analyze.run.paths import CHANGES, LATENCY, PLAN, RATIOS, SLIM_SOURCE, VERIFICATION, VERIFIED
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
 from dst_analyze.slimming.planning.suggest import slim_model
@@ -59,12 +59,13 @@ def write_suggestion(
         write_source(model, source)
     except SourceError as error:
         no_source = str(error)
-        for stale in (source, source.with_suffix(".safetensors")):
-            stale.unlink(missing_ok=True)  # of another plan
+        for old in (source, source.with_suffix(".safetensors")):
+            old.unlink(missing_ok=True)  # of another plan
     write_csv(folder / CHANGES, spreadsheet_safe(changed_lines(traced, model), ["layer"]))
     write_text(folder / RATIOS, json.dumps(pruning_ratios(plan), indent=1) + "\n")
     write_text(folder / PLAN, plan.model_dump_json(indent=1) + "\n")
-    (folder / VERIFICATION).unlink(missing_ok=True)  # of another plan
+    for stale in (VERIFICATION, LATENCY):
+        (folder / stale).unlink(missing_ok=True)  # of another plan
     return Suggestion(plan, folder, no_source)
 
 
@@ -84,5 +85,6 @@ def verify_and_save(
     folder = record.folder
     kept = folder / VERIFIED
     found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
-    write_text(folder / VERIFICATION, found.model_dump_json(indent=1) + "\n")
+    for name, text in found.files().items():
+        write_text(folder / name, text)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,8 @@ from scipy.special import stdtrit
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
 from dst_analyze.run.config import Count, Json, Number, Size
+from dst_analyze.run.paths import LATENCY, VERIFICATION
+from dst_analyze.run.reader import read_json
 from dst_analyze.run.safe_read import read_json_text
 from dst_analyze.run.tables import MOST_LAYERS
 from dst_analyze.text import percent, short
@@ -278,7 +280,7 @@ class Entry(Json):
     about: str
     params: Size
     macs: Count | None
-    latency_ms: Number = Field(gt=0)
+    latency_ms: Number | None = Field(default=None, gt=0)  # None where nobody has kept it
     memory: Count  # bytes of weights, and of what a training step keeps for its backward pass
     scores: tuple[Number | None, ...]
 
@@ -291,6 +293,13 @@ class Entry(Json):
     def mean(self) -> float:
         """The mean of the known scores; NaN if there are none."""
         return float(np.mean(self.known)) if self.known else math.nan
+
+
+class Latencies(Json):
+    """How long a forward pass over one batch took, for each model of a proof."""
+
+    schema_version: Literal[1] = 1
+    milliseconds: dict[str, Annotated[Number, Field(gt=0)]]
 
 
 class Verification(Json):
@@ -312,6 +321,28 @@ class Verification(Json):
             raise ValueError(f"{uneven} has not one score for each of {len(self.seeds)} seeds")
         return self
 
+    @classmethod
+    def load(cls, folder: Path | str) -> Verification:
+        """Read the proof of a run folder, with the latencies that stand beside it.
+
+        Raises:
+            FolderError: There is no proof, or a file of it cannot be used.
+        """
+        folder = Path(folder)
+        found = read_json(folder / VERIFICATION, cls)
+        if not (folder / LATENCY).exists():  # of an older run, which has them within
+            return found
+        known = read_json(folder / LATENCY, Latencies).milliseconds
+        return found.model_copy(
+            update={"entries": tuple(e.model_copy(update={"latency_ms": known.get(e.name)}) for e in found.entries)}
+        )
+
+    def files(self) -> dict[str, str]:
+        """Return the texts of the files that keep a proof, by name: the same proof gives the same bytes but latency."""
+        taken = Latencies(milliseconds={e.name: e.latency_ms for e in self.entries if e.latency_ms is not None})
+        without = self.model_dump_json(indent=1, exclude={"entries": {"__all__": {"latency_ms"}}})
+        return {LATENCY: f"{taken.model_dump_json(indent=1)}\n", VERIFICATION: f"{without}\n"}
+
     def entry(self, name: str) -> Entry:
         """Return what was measured of the model of this name, such as "slim"."""
         return next(entry for entry in self.entries if entry.name == name)
@@ -320,7 +351,7 @@ class Verification(Json):
     def table(self) -> pd.DataFrame:
         """One row per contender; ``low`` and ``high`` are a 95 % interval of its mean score."""
         rows = [
-            (e.name, e.about, e.params, e.macs, e.latency_ms, e.memory, e.mean, *_interval(e.known))
+            (e.name, e.about, e.params, e.macs, e.latency_ms or math.nan, e.memory, e.mean, *_interval(e.known))
             for e in self.entries
         ]
         columns = ["contender", "about", "params", "macs", "latency_ms", "memory", "score", "low", "high"]
