@@ -274,8 +274,8 @@ def test_many_alphas_are_ranked_all_and_drawn_in_part(tmp_path):
     made_run(tmp_path / "run", LAYERS, alphas=alphas, readings=4)
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert page.count('aria-label="Training at alpha') == 12
-    assert "Drawn for 12 of 30 alphas" in page
+    assert page.count('aria-label="Training at alpha') == 8
+    assert "Drawn for 8 of 30 alphas" in page
     head = (tmp_path / "run" / "table.csv").read_text().splitlines()[0]
     assert head.count("remaining at") == 30
 

@@ -36,7 +36,7 @@ PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
 MOST_LINES = 12  # layers that can be told apart as lines; more are drawn as a heatmap
 _MOST_LABELS = 60  # names beside one heatmap
 _MOST_VALUES = 700  # cells with their number written in them
-MOST_ALPHAS = 12  # that the page draws each by itself; its tables have all
+_MOST_ALPHAS, _SOME_ALPHAS = 12, 8  # that are all drawn each by itself; of more only some are, the tables have all
 _MOST_STEPS = 200  # of a line over layers: beyond it they are narrower than a pixel or two
 _MOST_WIDTHS = 60  # groups as bars; a table has all of them
 _LONGEST_NAME = 34
@@ -125,9 +125,9 @@ def _legible(axes: Axes) -> None:
 def drawn_alphas(record: SweepRecord) -> tuple[float, ...]:
     """Return the alphas that are drawn each by itself: all, or of very many some from the weakest to the strongest."""
     alphas = record.alphas
-    if len(alphas) <= MOST_ALPHAS:
+    if len(alphas) <= _MOST_ALPHAS:
         return alphas
-    return tuple(alphas[at] for at in np.linspace(0, len(alphas) - 1, MOST_ALPHAS).round().astype(int))
+    return tuple(alphas[at] for at in np.linspace(0, len(alphas) - 1, _SOME_ALPHAS).round().astype(int))
 
 
 def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
