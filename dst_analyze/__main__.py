@@ -11,9 +11,7 @@ def command() -> None:
     """Run the command line and exit; after Ctrl-C at once, as an orderly exit of torch and Ray is slow."""
     code = main()
     if code == INTERRUPTED:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # main has flushed what there was to say
     gc.freeze()  # skip the garbage collection at exit, which takes a second
     sys.exit(code)
 

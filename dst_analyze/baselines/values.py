@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
+from pydantic import Field
+
 from dst_analyze.errors import OptionError
-from dst_analyze.run.config import Json
+from dst_analyze.run.config import Count, Json, Number, Size
 
 Method = Literal["magnitude", "sensitivity"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -22,22 +24,25 @@ ABOUT: dict[str, str] = {
 }
 
 
+_MOST = 20_000  # measurements: of two methods at three settings, with three thousand seeds
+
+
 class Measurement(Json):
     """One method at one setting and seed: for each layer the share of weights kept, or the rise in loss."""
 
     method: Method
-    setting: float
-    seed: int
-    values: dict[str, float]
+    setting: float = Field(gt=0, le=1)
+    seed: Count
+    values: dict[str, Number]
 
 
 class Baselines(Json):
     """All measurements of a run: ``steps`` of dense training per seed, losses on ``samples`` samples."""
 
     schema_version: Literal[1] = 1
-    steps: int
-    samples: int
-    measured: tuple[Measurement, ...]
+    steps: Size
+    samples: Count
+    measured: tuple[Measurement, ...] = Field(max_length=_MOST)
 
     @property
     def methods(self) -> tuple[Method, ...]:

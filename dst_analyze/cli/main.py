@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TextIO, cast
 
 import click
 
@@ -16,6 +17,7 @@ from dst_analyze.cli.commands.report import report
 from dst_analyze.cli.commands.slim import slim
 from dst_analyze.cli.commands.verify import verify
 from dst_analyze.cli.default_group import PROGRAM, DefaultGroup, print_examples, print_version, usage_error
+from dst_analyze.cli.output import Output, output_error
 from dst_analyze.errors import DstError
 from dst_analyze.sweep.engines import forkserver
 
@@ -23,13 +25,30 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 done, 1 in part, 2 bad input, 130 interrupted."""
+    """Run the command line and return its exit code: 0 done, 1 in part, 2 bad input, 130 interrupted.
+
+    Whether the messages could be written decides it only for commands that do nothing but show something.
+    """
     args = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in (sys.stdout, sys.stderr):
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # characters the terminal cannot encode must not end a run
+    output = Output(sys.stdout)
+    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, Output(sys.stderr))
     try:
-        return int(commands.main(args, prog_name=PROGRAM, standalone_mode=False) or 0)
+        code = _run(args)
+        output.flush()
+        sys.stderr.flush()
+        error = output_error(output.failure, args, [*commands.commands]) if output.failure and code == 0 else None
+        return code if error is None else _failed(error, args)
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _run(args: Sequence[str]) -> int:
+    try:
+        return int(commands.main(list(args), prog_name=PROGRAM, standalone_mode=False) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -37,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(usage_error(error, args, commands.commands), args)
     except DstError as error:
         return _failed(error, args)
+    except MemoryError:
+        return _failed(DstError("memory ran short", hint="close other programs, or raise the limit (ulimit -v)"), args)
     except Exception as error:
         said = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         return _failed(DstError(said, hint="run with --debug to see where this comes from"), args)

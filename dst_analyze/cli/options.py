@@ -86,6 +86,11 @@ debug_option = click.option("--debug", is_flag=True, help="Show the whole traceb
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 open_option = click.option("--open", "open_page", is_flag=True, help="Open the report in a browser.")
 data_root_option = folder("--data-root", "Folder of the data sets.  [default: data]")
+trust_option = click.option(
+    "--trust",
+    is_flag=True,
+    help="Run the model unasked, of another user's folder or elsewhere.",
+)
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
 model_options = section(

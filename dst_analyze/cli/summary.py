@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ def _problem(record: SweepRecord) -> _Problem | None:
     if record.folder.name.endswith(SUFFIX):
         return _Problem(
             "a few steps only, to test that everything works: nothing here is a result",
-            f"{PROGRAM} {record.config.model}, the real run",
+            f"{_command(record.config.model)}, the real run",
         )
     if not record.complete:
         lost = [trial for trial in record.trials if trial.status != "done"]
@@ -200,12 +201,17 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
     return f"{trials}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
 
 
+def _command(*words: str | Path) -> str:
+    """Return a command as a shell takes it."""
+    return shlex.join([PROGRAM, *map(str, words)])
+
+
 def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord) -> str:
     """Return the command that adds most to the evidence."""
     if isinstance(suggestion, DstError):
-        return f"{PROGRAM} inspect {record.config.model}, which shows what could not be traced"
+        return f"{_command('inspect', record.config.model)}, which shows what could not be traced"
     if proof is None:
-        return f"{PROGRAM} verify {record.folder}"
+        return _command("verify", record.folder)
     if suggestion.source is None:
         return f"{suggestion.built_by} builds the slim model"
-    return f"{PROGRAM} {suggestion.source}, as the slim model is a model file too"
+    return f"{_command(suggestion.source)}, as the slim model is a model file too"

@@ -173,7 +173,7 @@ def verification_table(found: Verification, width: int) -> Table:
         rows.append(
             [
                 _score(row.score, found.score), spread, short(row.params), short(row.macs),
-                f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
+                "–" if math.isnan(row.latency_ms) else f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
             ]
         )  # fmt: skip
     unit = "accuracy %" if found.score == "accuracy" else "loss"

@@ -16,6 +16,8 @@ from dst_analyze.ranking.statistics.measures import correlations, kendalls_w, pe
 from dst_analyze.ranking.verdict import CHANCE, NEEDED, REDUNDANT, SAME_ORDER, Verdict
 from dst_analyze.text import elide, plain_table, wrapped
 
+_MOST_MATCHED = 4_000_000  # pairs of layers; more are matched by their names alone
+
 AGREE, IN_PART, DISAGREE, UNKNOWN = "the runs agree", "the runs agree in part", "the runs do not agree", "no comparison"
 
 
@@ -102,6 +104,8 @@ def counterparts(one: Sequence[str], other: Sequence[str]) -> dict[str, str]:
     """
     pairs = {name: name for name in one if name in set(other)}
     free = [[name for name in names if name not in pairs] for names in (one, other)]
+    if not (free[0] and free[1]) or len(one) * len(other) > _MOST_MATCHED:
+        return pairs
     for tag, a, b, c, d in SequenceMatcher(None, list(one), list(other), autojunk=False).get_opcodes():
         left, right = ([n for n in part if n in only] for part, only in ((one[a:b], free[0]), (other[c:d], free[1])))
         if tag == "replace" and len(left) == len(right):

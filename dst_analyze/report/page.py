@@ -152,11 +152,13 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         figures=_figures(record, ranking, plan, figure_set),
         dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
+        has_graph=(record.folder / GRAPH).exists(),
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
         alpha_sections=_alpha_sections(record, figure_set),
+        alphas_drawn=len(plots.drawn_alphas(record)),
         plan=plan,
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
@@ -179,7 +181,9 @@ def rendered(template: str, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, part=part, score=score, count=count, interval=interval, px=px)
+    environment.filters.update(
+        percent=percent, part=part, score=score, count=count, interval=interval, px=px, ms=milliseconds
+    )
     environment.filters.update(alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement)
     style, script = (
         files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
@@ -247,7 +251,11 @@ class AlphaSection:
 
 
 def _alpha_sections(record: SweepRecord, figure_set: FigureSet) -> list[AlphaSection]:
-    return [_alpha_section(record, alpha, at, figure_set) for at, alpha in enumerate(record.alphas) if record.at(alpha)]
+    return [
+        _alpha_section(record, alpha, at, figure_set)
+        for at, alpha in enumerate(plots.drawn_alphas(record))
+        if record.at(alpha)
+    ]
 
 
 def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: FigureSet) -> AlphaSection:
@@ -268,11 +276,12 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
 
 
 def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
-    """Return a drawing of the model's graph; None if the run folder has no graph."""
+    """Return a drawing of the model's graph; None if there is no graph, or one too large to draw."""
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
-    return picture_of(structure_of(graph, record.manifest.model.skipped, fold=fold), ranking)
+    structure = structure_of(graph, record.manifest.model.skipped, fold=fold)
+    return None if structure is None else picture_of(structure, ranking)
 
 
 def _unfolded(record: SweepRecord, ranking: Ranking) -> Picture | None:
@@ -325,6 +334,11 @@ def interval(row: Any, kind: str) -> str:
 def count(number: float | None) -> str:
     """Return a count with thousands separators; a dash if it is not known."""
     return "–" if number is None or math.isnan(number) else f"{int(number):,}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a latency with three digits; a dash for one that was not kept."""
+    return "–" if math.isnan(value) else f"{value:.3g}"
 
 
 def px(value: float) -> str:

@@ -118,11 +118,10 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
     yield f"{text}."
     if proof is not None:
         slim, dense = proof.entry(SLIM), proof.entry(DENSE)
-        share = slim.latency_ms / dense.latency_ms
-        yield (
-            f"Measured on one batch, a forward pass takes {slim.latency_ms:.3g} ms instead of {dense.latency_ms:.3g} ms"
-            f" ({share:.0%})."
-        )
+        if slim.latency_ms is not None and dense.latency_ms is not None:
+            share = slim.latency_ms / dense.latency_ms
+            taken = f"takes {slim.latency_ms:.3g} ms instead of {dense.latency_ms:.3g} ms ({share:.0%})"
+            yield f"Measured on one batch, a forward pass {taken}."
         yield from _proven(proof)
         return
     if plan.latency is not None:

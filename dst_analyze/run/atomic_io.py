@@ -15,7 +15,7 @@ from typing import Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.safe_read import COMMIT, MASKS_MOST, MB, REMOVED, names_removed, read_text, sha256_of
+from dst_analyze.run.safe_read import COMMIT, MASKS_MOST, MB, REMOVED, SUMMED_MOST, names_removed, read_text, sha256_of
 from dst_analyze.text import from_spreadsheet, spreadsheet_name
 
 SUMS = "SHA256SUMS"
@@ -195,14 +195,21 @@ def broken(
         return f"{SUMS} cannot be read"
     if not text.endswith("\n") or not {*needed} <= {*wanted} or not all(map(_NAME.fullmatch, wanted)):
         return f"{SUMS} is damaged"
+    size = 0
     for name, digest in wanted.items():
         if name in but or (only and name != only):
             continue
         try:
+            length = (folder / name).lstat().st_size
+            size += length if length <= most else 0  # it is refused
+            if size > SUMMED_MOST:
+                return f"the files that {SUMS} names are larger than {SUMMED_MOST // MB:,} MB"
             found = sha256_of(folder / name, most)
         except FileNotFoundError:
             return f"{name} is missing"
         except OSError as error:
+            if error.errno == errno.ENOMEM:
+                raise MemoryError from error
             return f"{name} cannot be read: {error.strerror}"
         if found != digest:
             return f"{name} differs from its checksum"

@@ -14,8 +14,17 @@ from dst_analyze.errors import OptionError
 
 DEFAULT_BATCH_SIZE = 64
 
-MOST_TRIALS = 10_000
+MOST_TRIALS = 2_000
 """More are refused: an untrusted run folder could ask for enough to fill the memory."""
+
+_MOST_STEPS = 10**12  # of anything that is counted in steps or samples
+
+# Numbers that make no sense are errors of the file they stand in.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Size = Annotated[int, Field(ge=1, le=10**15)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[float, Field(ge=-1e150, le=1e150)]
+"""A loss, a score: what can be squared."""
 
 
 class Json(BaseModel):
@@ -83,19 +92,19 @@ class SweepConfig(Json):
     effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
     target_remaining: tuple[float, ...] = ()
     seeds: Annotated[tuple[int, ...], BeforeValidator(_seeds)] = (0,)
-    epochs: int | None = Field(default=None, ge=1)
-    steps: int | None = Field(default=None, ge=1)
+    epochs: int | None = Field(default=None, ge=1, le=_MOST_STEPS)
+    steps: int | None = Field(default=None, ge=1, le=_MOST_STEPS)
     until_stable: bool = False
-    max_epochs: int | None = Field(default=None, ge=1)
+    max_epochs: int | None = Field(default=None, ge=1, le=_MOST_STEPS)
     control: Literal["shuffled-labels"] | None = None
-    batch_size: int | None = Field(default=None, ge=1)
+    batch_size: int | None = Field(default=None, ge=1, le=_MOST_STEPS)
     recipe: Literal["short", "paper"] = "short"
     lr: float | None = Field(default=None, gt=0)
     optimizer: Literal["sgd", "adam", "adamw"] | None = None
     schedule: Literal["step", "cosine", "onecycle", "constant"] = "step"
     weight_decay: float | None = Field(default=None, ge=0)
     threshold_clock: float | None = Field(default=None, gt=0)
-    warm_up: int | None = Field(default=None, ge=0)
+    warm_up: int | None = Field(default=None, ge=0, le=_MOST_STEPS)
     threshold_scale: ThresholdScale | None = Field(default=None, alias="threshold_unit")
     on_collapse: OnCollapse | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -139,6 +148,9 @@ class SweepConfig(Json):
 
     @model_validator(mode="after")
     def _sensible(self) -> SweepConfig:
+        for name in ("alphas", "seeds", "target_remaining", "effective_alphas"):
+            if len(getattr(self, name)) > MOST_TRIALS:
+                raise _wrong(name, f"{len(getattr(self, name))} are more than {MOST_TRIALS}")
         trials = max(len(self.given_alphas), len(self.target_remaining)) * len(self.seeds)
         if trials > MOST_TRIALS:
             raise _wrong("seeds", f"{trials} trials are more than the limit of {MOST_TRIALS}")

@@ -63,6 +63,8 @@ def read_masks(path: Path | str) -> dict[str, Mask]:
         raise FolderError(
             "there are no masks", place=str(path), hint="masks are kept for every alpha's trial that ended well"
         ) from None
+    except MemoryError:
+        raise
     except Exception as error:  # truncated or foreign bytes raise many kinds of errors
         raise FolderError(
             f"the masks cannot be read: {type(error).__name__}: {error}",

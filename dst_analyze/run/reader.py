@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Container, Mapping, Sequence
+import os
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +18,7 @@ from pydantic import ValidationError
 from dst_analyze.errors import FolderError
 from dst_analyze.run.alpha_search import TrialSchedule, schedule_of
 from dst_analyze.run.atomic_io import as_named, broken, listed_sums
-from dst_analyze.run.config import Json, SweepConfig
+from dst_analyze.run.config import MOST_TRIALS, Json, SweepConfig
 from dst_analyze.run.paths import (
     CONFIG,
     HEADER,
@@ -31,6 +33,7 @@ from dst_analyze.run.paths import (
     STEPS,
     TIMING,
     TRIAL_FILES,
+    TRIALS,
     is_run_folder,
     trial_folder,
     was_run_folder,
@@ -45,12 +48,13 @@ from dst_analyze.run.record import (
     TrialKey,
     TrialResult,
 )
-from dst_analyze.run.safe_read import CSV_MOST, JSON_MOST, MB, open_regular_file, read_bytes, read_text
+from dst_analyze.run.safe_read import CSV_MOST, FOLDER_MOST, MB, folder_size, read_bytes, read_json_text
+from dst_analyze.run.tables import MOST_LAYERS, MOST_READINGS, parse_numbers, parse_text, to_numbers
 
 J = TypeVar("J", bound=Json)
 
-_NUMBERS = tuple(column for column in READING_COLUMNS if column != "layer")
 _WRITE_AGAIN = "the command that made this folder, with --resume, writes it again; whole trials are kept"
+_NO_RUN = "no run of this version is that large: was the folder made by dst-analyze?"
 _RUN_AGAIN = "the command that made this folder, with --resume, runs the trial again"
 
 
@@ -149,6 +153,7 @@ def read_run(path: Path | str) -> SweepRecord:
             else "a run folder is what `dst-analyze MODEL` leaves under reports/; it holds a manifest.json",
         )
     config, manifest = read_header(path)
+    _refuse_huge(path)
     why = broken(path, HEADER, but=MADE)
     if why:
         raise FolderError(f"the run folder cannot be used: {why}", place=str(path), hint=_WRITE_AGAIN)
@@ -167,19 +172,9 @@ def read_run(path: Path | str) -> SweepRecord:
         )
     alphas, targets = seen.schedule.alphas, seen.schedule.targets
     trials = [seen.results[key] for key in seen.schedule.keys]
-    frames = [
-        _of_trial(as_named(_readings(trial_folder(path, t.key)), ("layer",)), t.key)
-        for t in trials
-        if t.alpha in alphas and t.status == "done"
-    ]
-    frame = pd.concat(frames, ignore_index=True) if frames else _no_readings()
-    steps = pd.concat(
-        [
-            _of_trial(read_csv(trial_folder(path, t.key) / STEPS, STEP_COLUMNS, numbers=STEP_COLUMNS), t.key)
-            for t in trials
-        ],
-        ignore_index=True,
-    )
+    done = [t.key for t in trials if t.alpha in alphas and t.status == "done"]
+    frame = as_named(_read_of_trials(path, done, READINGS, READING_COLUMNS), ("layer",)) if done else _no_readings()
+    steps = _read_of_trials(path, [t.key for t in trials], STEPS, STEP_COLUMNS)
     _refuse_strange_layers(path, layers, frame)
     seconds = sum(_seconds(trial_folder(path, trial.key) / TIMING) for trial in trials)
     sha256 = _sweep_sha256(path, [trial.key for trial in trials])
@@ -194,10 +189,21 @@ def _sweep_sha256(path: Path, keys: Sequence[TrialKey]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _refuse_huge(path: Path) -> None:
+    """A file of terabytes may take no room on a disk, but summing it takes hours."""
+    trials = path / TRIALS
+    names = os.listdir(trials) if trials.is_dir() and not trials.is_symlink() else []
+    if len(names) > 2 * MOST_TRIALS:
+        raise FolderError(f"the run folder has {len(names):,} trials", place=str(trials), hint=_NO_RUN)
+    size = sum(folder_size(trials / name) for name in names)
+    if size > FOLDER_MOST:
+        raise FolderError(f"the trials of the run folder have {size // MB:,} MB", place=str(trials), hint=_NO_RUN)
+
+
 def _refuse_strange_layers(path: Path, layers: pd.DataFrame, frame: pd.DataFrame) -> None:
     """Layers go by their names from here on: each has one, with weights, and nothing was read of any other."""
     names = layers["layer"]
-    if names.duplicated().any() or not (layers["params"] >= 1).all():
+    if names.duplicated().any() or not (layers["params"] >= 1).all() or (layers["macs"] < 0).any():
         raise _damaged(path / LAYERS, "a layer is there twice, or has no weights")
     unknown = frame.loc[~frame["layer"].isin(names), "layer"]
     if len(unknown):
@@ -230,10 +236,6 @@ def _seconds(path: Path) -> float:
         return 0.0
 
 
-def _readings(folder: Path) -> pd.DataFrame:
-    return read_csv(folder / READINGS, READING_COLUMNS, numbers=_NUMBERS)
-
-
 def _no_readings() -> pd.DataFrame:
     kinds = {
         "alpha": float,
@@ -246,17 +248,10 @@ def _no_readings() -> pd.DataFrame:
     return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in kinds.items()})
 
 
-def _of_trial(readings: pd.DataFrame, key: TrialKey) -> pd.DataFrame:
-    readings.insert(0, "alpha", math.nan if key.alpha is None else key.alpha)
-    readings.insert(1, "seed", key.seed)
-    readings.insert(2, "control", key.control)
-    return readings
-
-
 def read_json(path: Path, kind: type[J]) -> J:
     """Return the checked value of a JSON file, or raise a FolderError."""
     try:
-        return kind.model_validate_json(read_text(path, JSON_MOST))
+        return kind.model_validate_json(read_json_text(path))
     except FileNotFoundError:
         raise _damaged(path, "it is missing") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -275,25 +270,47 @@ def read_json(path: Path, kind: type[J]) -> J:
         raise _damaged(path, f"{where}: {first['msg']}" if where else first["msg"]) from error
 
 
-def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str]) -> pd.DataFrame:
-    """Return the checked table of a CSV file, or raise a FolderError."""
-    try:
-        # Layer names are text whatever they look like: "0" is no number and "NA" not missing.
-        with open_regular_file(path, CSV_MOST) as file:
-            frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
-        if list(frame.columns) != list(columns):
-            raise _damaged(path, f"its columns are {list(frame.columns)}, not {list(columns)}")
+def read_csv(path: Path, columns: Sequence[str], *, numbers: Sequence[str], most: int = MOST_LAYERS) -> pd.DataFrame:
+    """Return the checked table of a CSV file of at most so many rows, or raise a FolderError."""
+    with _readable(path):
+        frame = parse_text(read_bytes(path, CSV_MOST), columns, most=most)
         for name in numbers:
-            empty = frame[name] == ""
-            frame[name] = pd.to_numeric(frame[name].where(~empty))
-            # A number of hundreds of digits stays an object; infinity and NaN are written by nobody here.
-            if not empty.all() and (frame[name].dtype == object or not (np.isfinite(frame[name]) | empty).all()):
-                raise _damaged(path, f"{name} has values that are no numbers")
+            frame[name] = to_numbers(frame[name])
+    return frame
+
+
+def _read_of_trials(run: Path, keys: Sequence[TrialKey], name: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Return one table of all trials, with the columns alpha, seed and control; or raise a FolderError."""
+    files = [trial_folder(run, key) / name for key in keys]
+    with _readable(run / TRIALS / name):
+        try:
+            frame, counts = parse_numbers((_read_table(file) for file in files), columns, most=MOST_READINGS)
+        except ValueError:
+            for file in files:  # one by one, to find out which it is
+                with _readable(file):
+                    parse_numbers([_read_table(file)], columns, most=MOST_READINGS)
+            raise
+    frame.insert(0, "alpha", np.repeat([math.nan if key.alpha is None else key.alpha for key in keys], counts))
+    frame.insert(1, "seed", np.repeat([key.seed for key in keys], counts))
+    frame.insert(2, "control", np.repeat([key.control for key in keys], counts))
+    return frame
+
+
+def _read_table(path: Path) -> bytes:
+    with _readable(path):
+        return read_bytes(path, CSV_MOST)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise a FolderError that names the file for one that cannot be read or parsed."""
+    try:
+        yield
     except FileNotFoundError:
         raise _damaged(path, "it is missing") from None
     except (OSError, ValueError, OverflowError) as error:
-        raise _damaged(path, getattr(error, "strerror", None) or str(error)) from error
-    return frame
+        why = getattr(error, "strerror", None) or str(error)
+        raise _damaged(path, " ".join(why.split())) from error
 
 
 def _damaged(path: Path, why: str) -> FolderError:

@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pandas as pd
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, model_validator
 
 from dst_analyze.model.tracing.skip_cause import SkipCause
-from dst_analyze.run.config import Json, OnCollapse, SweepConfig, ThresholdScale
+from dst_analyze.run.config import (
+    MOST_TRIALS,
+    Count,
+    Json,
+    Number,
+    OnCollapse,
+    Share,
+    Size,
+    SweepConfig,
+    ThresholdScale,
+)
 
 SCHEMA: Final = 3
+
+_MOST_NODES, _MOST_EDGES, _DEEPEST = 20_000, 100_000, 200  # of a graph; the last of modules within modules
 
 QUANTILE_COLUMNS = ("threshold_min", "threshold_25", "threshold_median", "threshold_75", "threshold_max")
 
@@ -60,15 +72,15 @@ class TrialResult(Json):
     control: bool = False
     status: Literal["done", "diverged", "failed"]
     reason: str = ""  # why it did not end well
-    steps: int
+    steps: Count
     stable: bool = False  # it ended before its budget, as the layers' order no longer changed
-    loss: float | None = None
-    score: float | None = None
-    error: float | None = None  # standard error of the score, as far as the number of test samples decides it
-    remaining: float | None = None
-    lowest: float | None = None  # the least reading of that quarter: what a search goes by where layers were reset
-    resets: dict[str, int] = Field(default_factory=dict)
-    held: dict[str, int] = Field(default_factory=dict)  # layers that were kept from falling below 1 %, and how often
+    loss: Number | None = None
+    score: Number | None = None
+    error: Number | None = None  # standard error of the score, as far as the number of test samples decides it
+    remaining: Share | None = None
+    lowest: Share | None = None  # the least reading of that quarter: what a search goes by where layers were reset
+    resets: dict[str, Count] = Field(default_factory=dict)
+    held: dict[str, Count] = Field(default_factory=dict)  # layers that were kept from falling below 1 %, and how often
 
     @property
     def key(self) -> TrialKey:
@@ -85,7 +97,7 @@ class TrialResult(Json):
 class Timing(Json):
     """Wall-clock time of a trial: the one thing about it that is never the same twice, so it is kept apart."""
 
-    seconds: float
+    seconds: float = Field(ge=0, le=1e12)
 
 
 class SkippedLayer(Json):
@@ -94,7 +106,7 @@ class SkippedLayer(Json):
     name: str
     reason: str
     place: str = ""
-    params: int = 0
+    params: Count = 0
 
     @property
     def cause(self) -> SkipCause | None:
@@ -108,9 +120,10 @@ class ModelSummary(Json):
     name: str
     spec: str
     sha256: str | None
-    params: int
-    macs: int | None
-    rung: int
+    files: dict[str, str] = Field(default_factory=dict)  # SHA-256 of the user's own it ran; empty in older runs
+    params: Size
+    macs: Count | None
+    rung: int = Field(ge=1, le=3)
     coverage: str
     form: str = ""  # in which form it was trained, and why; empty in older runs, which were trained as modules
     skipped: tuple[SkippedLayer, ...] = ()
@@ -142,7 +155,20 @@ class ModelGraph(Json):
     """What the model looks like, in the order of its operations: all that a picture of it needs."""
 
     schema_version: Literal[1]
-    nodes: tuple[GraphNode, ...]
+    nodes: tuple[GraphNode, ...] = Field(max_length=_MOST_NODES)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ModelGraph:
+        edges = 0
+        for number, node in enumerate(self.nodes):
+            edges += len(node.inputs)
+            if not all(0 <= given < number for given in node.inputs):
+                raise ValueError(f"node {number} reads from one that does not come before it")
+            if node.scope.count(".") > _DEEPEST:
+                raise ValueError(f"node {number} lies in more than {_DEEPEST} modules")
+        if edges > _MOST_EDGES:
+            raise ValueError(f"it has {edges} edges, more than {_MOST_EDGES}")
+        return self
 
 
 class DataSummary(Json):
@@ -173,19 +199,20 @@ class Manifest(Json):
     versions: dict[str, str]
     model: ModelSummary
     data: DataSummary
-    steps: int
-    warm_up: int = 0  # steps before these, dense, from which all trials of a seed start
+    steps: Size
+    warm_up: Count = 0  # steps before these, dense, from which all trials of a seed start
     reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
-    clock: float = 1.0
+    clock: Number = 1.0
     unit: ThresholdScale = "one"  # of thresholds
     on_collapse: OnCollapse = "reset"
     gradient_noise: float | None = None  # of the loss on thresholds, before training, where steps are divided by it
     device: str = "cpu"
-    first_alphas: tuple[float, ...] = ()  # where the search for alphas starts, if there is one
-    forecast: tuple[Forecast, ...] = ()
+    # where the search for alphas starts, if there is one
+    first_alphas: tuple[float, ...] = Field(default=(), max_length=MOST_TRIALS)
+    forecast: tuple[Forecast, ...] = Field(default=(), max_length=MOST_TRIALS)
     warning: str = ""
-    threads: int  # per trial: torch adds in another order with another number of them
+    threads: Size  # per trial: torch adds in another order with another number of them
     sums: Literal["sweep", "all"] = "sweep"  # which files have checksums: in older folders, not what was derived
 
 

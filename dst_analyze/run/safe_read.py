@@ -16,8 +16,12 @@ from io import BufferedReader
 from pathlib import Path
 
 MB = 1 << 20
-JSON_MOST, CSV_MOST, MASKS_MOST, WEIGHTS_MOST = 64 * MB, 256 * MB, 1024 * MB, 4096 * MB
+JSON_MOST, CSV_MOST, MASKS_MOST, WEIGHTS_MOST = 64 * MB, 64 * MB, 1024 * MB, 4096 * MB
 """Bytes beyond which a file is no such file: a thousand layers and trials need a tenth of it."""
+SUMMED_MOST, FOLDER_MOST = 2 * 1024 * MB, 16 * 1024 * MB
+"""Bytes of the files of one folder, and of all trials together: nearly all are masks. Summing them takes seconds."""
+
+_MOST_NESTED, _MOST_VALUES = 200_000, 4_000_000  # objects and lists of a JSON file, and values in them
 
 COMMIT, REMOVED = ".commit", "removed"
 """A set of files on its way into its folder (`atomic_io.replace_files`), and the names of those that it takes away."""
@@ -86,6 +90,24 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 def read_text(path: Path, most: int) -> str:
     return read_bytes(path, most).decode("utf-8")
+
+
+def read_json_text(path: Path) -> str:
+    """Return the text of a JSON file that is cheap to parse: an empty list has two bytes there, hundreds here."""
+    data = read_bytes(path, JSON_MOST)
+    if data.count(b"{") + data.count(b"[") > _MOST_NESTED or data.count(b",") > _MOST_VALUES:
+        raise OSError(errno.EFBIG, "it holds more values than any run has")
+    return data.decode("utf-8")
+
+
+def folder_size(folder: Path) -> int:
+    """Return the bytes of the files in a folder that are small enough to be summed; 0 if there is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            sizes = [entry.stat(follow_symlinks=False).st_size for entry in entries]
+            return sum(size for size in sizes if size <= MASKS_MOST)
+    except OSError:
+        return 0
 
 
 def sha256_of(path: Path, most: int) -> str:

@@ -14,6 +14,7 @@ from dst_analyze.run.atomic_io import csv_bytes, listed_sums, replace_files, spr
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
 from dst_analyze.run.paths import (
     CHANGES,
+    LATENCY,
     PLAN,
     RATIOS,
     REPORT,
@@ -96,8 +97,8 @@ def write_suggestion(
     with editing(folder):
         here = record is not None and folder.resolve() == record.folder.resolve()
         proof = read_proof(record) if record is not None and here else None
-        kept = {VERIFICATION} if proof is not None and proof.plan == plan.sha256 else set()
-        stale = {*SUGGESTION, VERIFICATION, WIDTHS, REPORT} - kept
+        kept = {VERIFICATION, LATENCY} if proof is not None and proof.plan == plan.sha256 else set()
+        stale = {*SUGGESTION, VERIFICATION, LATENCY, WIDTHS, REPORT} - kept
         if is_run_folder(folder):
             replace_files(folder, files, removed=stale)
         else:
@@ -120,7 +121,9 @@ def verify_and_save(
         raise FolderError("it is a link, and links are not followed", place=str(kept), hint="remove it")
     with editing(folder):
         found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
-        replace_files(folder, {VERIFICATION: f"{found.model_dump_json(indent=1)}\n".encode()})
+        files = {name: text.encode() for name, text in found.files().items()}
+        latency = {LATENCY: files.pop(LATENCY)}
+        replace_files(folder, files, unsummed=latency)
     return found
 
 

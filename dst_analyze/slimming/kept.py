@@ -37,7 +37,7 @@ def read_plan(record: SweepRecord) -> SlimPlan:
 
 def read_proof(record: SweepRecord) -> Verification | None:
     """Return the proof in a run folder, of whatever plan; None if there is none, or it is damaged."""
-    return read_json(record.folder / VERIFICATION, Verification) if is_whole(record, VERIFICATION) else None
+    return Verification.load(record.folder) if is_whole(record, VERIFICATION) else None
 
 
 def read_suggestion(record: SweepRecord) -> KeptSuggestion:

@@ -8,8 +8,8 @@ one release of torch only. Everything goes through the command line, which chang
 decides which clone is run, so the sums of another one can be made with this script.
 
 Every file of a run folder counts, except
-- ``timing.json`` (seconds), the lock, and ``SHA256SUMS`` (made of the other sums);
-- in ``verification.json``: ``latency_ms`` and ``memory``, which are measured, are set to 0;
+- ``timing.json`` and ``latency.json`` (seconds), the lock, and ``SHA256SUMS`` (made of the other sums);
+- in ``verification.json``: ``memory``, which is measured, is set to 0;
 - in ``report.html``: the seconds of training, in the table of how the run was made, are set to 0;
 - the scratch folder's own name, which is replaced by ``SCRATCH`` wherever it stands.
 What the commands print counts as well (``stdout.txt``), except the proof's, which shows latencies. ``report.html`` is
@@ -47,9 +47,9 @@ SWEEPS = {
 PROVEN = "mlp"
 """The sweep whose suggestion is trained as well."""
 
-_LEFT_OUT = ("timing.json", "SHA256SUMS", ".lock")
+_LEFT_OUT = ("timing.json", "latency.json", "SHA256SUMS", ".lock")
 _MEASURED = {
-    "verification.json": re.compile(rb'(?<="latency_ms": )[-+.\deE]+|(?<="memory": )\d+'),
+    "verification.json": re.compile(rb'(?<="memory": )\d+'),
     "report.html": re.compile(rb"(?<=<dt>time</dt><dd>)[^<]*?(?= of training in )"),
 }
 

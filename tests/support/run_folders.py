@@ -98,8 +98,9 @@ def make_run(
 
 def files_of(folder, *, timings=False):
     """Every file by its path: what must be the same, byte for byte, however a run came about."""
+    never = {".lock", "report.html", *(() if timings else ("timing.json", "latency.json"))}
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name not in (".lock", "report.html", *([] if timings else ["timing.json"]))
+        if file.is_file() and file.name not in never
     }

@@ -26,11 +26,12 @@ def rank(run: Path, by: str, top: int | None, format: str, debug: bool) -> None:
     """
     from dst_analyze.cli.terminal import console
     from dst_analyze.ranking.load import ranking_of
+    from dst_analyze.text import escape_control
 
     ranking = ranking_of(run)
     printed = {
         "table": lambda: ranking.text(console().width, by=by, top=top) + "\n",
-        "csv": lambda: ranking.to_csv(by=by, top=top),
+        "csv": lambda: escape_control(ranking.to_csv(by=by, top=top)),
         "json": lambda: ranking.to_json(by=by, top=top) + "\n",
         "markdown": lambda: ranking.markdown(by=by, top=top) + "\n",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
@@ -10,7 +11,15 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM
-from dst_analyze.cli.options import data_root_option, debug_option, folder, run_argument, slim_asked, slim_options
+from dst_analyze.cli.options import (
+    data_root_option,
+    debug_option,
+    folder,
+    run_argument,
+    slim_asked,
+    slim_options,
+    trust_option,
+)
 
 
 @click.command()
@@ -18,9 +27,16 @@ from dst_analyze.cli.options import data_root_option, debug_option, folder, run_
 @slim_options
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
+@trust_option
 @debug_option
 def slim(
-    run_folder: Path, out: Path | None, data_root: Path | None, reinitialize: bool, debug: bool, **options: Any
+    run_folder: Path,
+    out: Path | None,
+    data_root: Path | None,
+    trust: bool,
+    reinitialize: bool,
+    debug: bool,
+    **options: Any,
 ) -> None:
     """Suggest a slimmer architecture from a run, build it, and write it as code. Runs the model's file.
 
@@ -30,6 +46,7 @@ def slim(
     """
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.cli.terminal import console, escape_control, show, show_plan
+    from dst_analyze.cli.trust import ask_trust
     from dst_analyze.ranking.load import rank_run
     from dst_analyze.report.page import write_report
     from dst_analyze.run.reader import read_run
@@ -39,8 +56,9 @@ def slim(
     from dst_analyze.sweep.planning.reload import reload_model
     from dst_analyze.text import wrapped
 
+    record = read_run(run_folder)
+    ask_trust(record, trust=trust)
     with redirect_stdout(sys.stderr), editing(run_folder) if out is None else nullcontext():
-        record = read_run(run_folder)
         traced = reload_model(record, data_root=data_root)
         coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
@@ -55,4 +73,4 @@ def slim(
         show(stdout, *wrapped([f"not written as source: {written.no_source}"], stdout.width))
     click.echo(f"\nslim model  {escape_control(written.built_by)}")
     if out is None:
-        click.echo(f"prove it    {PROGRAM} verify {escape_control(str(run_folder))}")
+        click.echo(f"prove it    {escape_control(shlex.join([PROGRAM, 'verify', str(run_folder)]))}")

@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from dst_analyze.cli.options import data_root_option, debug_option, run_argument, worker_options
+from dst_analyze.cli.options import data_root_option, debug_option, run_argument, trust_option, worker_options
 from dst_analyze.sweep.engines import forkserver
 
 
@@ -20,6 +20,7 @@ from dst_analyze.sweep.engines import forkserver
 )
 @worker_options
 @data_root_option
+@trust_option
 @debug_option
 def verify(
     run_folder: Path,
@@ -28,6 +29,7 @@ def verify(
     engine: Literal["local", "ray"],
     ray_address: str | None,
     data_root: Path | None,
+    trust: bool,
     debug: bool,
 ) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file.
@@ -38,6 +40,7 @@ def verify(
     if engine == "local":
         forkserver.start_forkserver()
     from dst_analyze.cli.terminal import console, show, verification_table
+    from dst_analyze.cli.trust import ask_trust
     from dst_analyze.report.page import write_report
     from dst_analyze.run.progress import Lines
     from dst_analyze.run.reader import read_run
@@ -48,9 +51,10 @@ def verify(
     from dst_analyze.sweep.planning.reload import reload_task
     from dst_analyze.text import wrapped
 
+    record = read_run(run_folder)
+    plan = read_plan(record)
+    ask_trust(record, trust=trust)
     with redirect_stdout(sys.stderr), editing(run_folder):
-        record = read_run(run_folder)
-        plan = read_plan(record)
         task = reload_task(record, data_root=data_root)
         # None: a worker that planned the task by itself would take the defaults of today.
         with Workers(jobs, engine, ray_address).started(task, None) as workers:

@@ -209,6 +209,18 @@ def absolute(spec: Any) -> Any:
     return f"{source.path.resolve()}{f':{source.target}' if source.target else ''}"
 
 
+def file_named(spec: str) -> Path | None:
+    """Return the file that a spec names; None for a module, a collection or an example. Nothing is run."""
+    source = _source(spec)
+    return source.path.resolve() if isinstance(source, _File) else None
+
+
+def imports_start(spec: str) -> Path:
+    """Return the folder from which the code of a spec imports the user's modules."""
+    file = file_named(spec)
+    return Path.cwd() if file is None else file.parent
+
+
 def _safe(name: str) -> str:
     """Return the name with only characters that a folder's name may have."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "model"
@@ -265,7 +277,7 @@ def _call(found: Found, arguments: Mapping[str, Any]) -> nn.Module:
         user_code(
             f"{found.label}, while building the model,", file=found.file, hint=f"it was called as {found.label}({call})"
         ),
-        user_module.imports_from(found.folder),
+        user_module.imports_from(found.folder, found.file),
     ):
         built = found.value(**arguments)
     if not isinstance(built, nn.Module):
@@ -315,7 +327,10 @@ class _Hook:
 
     def __call__(self, *arguments: Any) -> Any:
         kind, hint = _HOOKS[self.name]
-        with user_code(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(self.folder):
+        with (
+            user_code(f"{self.name}()", kind, file=self.file, hint=hint),
+            user_module.imports_from(self.folder, self.file),
+        ):
             return self.function(*arguments)
 
 

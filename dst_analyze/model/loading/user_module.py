@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
+import os
 import re
 import sys
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import torchvision_compat
 from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, publish_module_path
-from dst_analyze.model.user_errors import did_you_mean, is_installed, shorten, user_code, user_trace
+from dst_analyze.model.user_errors import did_you_mean, is_installed, place_here, shorten, user_code, user_trace
 from dst_analyze.package import PACKAGE
 
 SPEC_FORMS = (
@@ -25,6 +29,8 @@ SPEC_FORMS = (
 )
 
 _folders: set[Path] = set()
+_brought: dict[Path, set[str]] = {}
+"""Names of the modules that a model's file has imported when it was run, by that file."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,8 @@ class UserModule:
 
 
 @contextmanager
-def imports_from(folder: Path | None) -> Iterator[None]:
-    """Let a user's code import torchvision, and the modules of its folder before all others.
+def imports_from(folder: Path | None, file: Path | None = None) -> Iterator[None]:
+    """Let a user's code import torchvision, and its siblings before all others; what ``file`` imports is kept.
 
     The folder stays on the path afterwards, since imports inside functions run later. No bytecode is written to it.
     """
@@ -53,14 +59,17 @@ def imports_from(folder: Path | None) -> Iterator[None]:
         yield
         return
     importlib.invalidate_caches()
-    bytecode, known = sys.dont_write_bytecode, str(folder) in sys.path
+    bytecode, known, before = sys.dont_write_bytecode, str(folder) in sys.path, set(sys.modules)
     sys.dont_write_bytecode = True
     _forget_namesakes(folder)
     _folders.add(folder)
     sys.path.insert(0, str(folder))
     try:
-        yield
+        with no_exit(str(file or folder)):
+            yield
     finally:
+        if file is not None:
+            _brought.setdefault(file, set()).update(set(sys.modules) - before)
         sys.dont_write_bytecode = bytecode
         if known and str(folder) in sys.path:
             sys.path.remove(str(folder))
@@ -101,6 +110,67 @@ def imported_files() -> set[Path]:
     }
 
 
+def files_of_model(file: Path) -> set[Path]:
+    """Return a model's file and all files of the user's that it has imported, nothing that is installed."""
+    files = {
+        name: there
+        for name, module in list(sys.modules.items())
+        if (there := _file_of(module)) and there.suffix == ".py" and not is_installed(there) and there.is_file()
+    }
+    names = {there: name for name, there in files.items()}
+    found: set[Path] = set()
+    todo = [file, *(files[name] for name in _brought.get(file, ()) if name in files)]
+    while todo:
+        one = todo.pop()
+        if one not in found and not is_installed(one):
+            found.add(one)
+            todo += [files[name] for name in _imports(one, names.get(one, "")) if name in files]
+    return found
+
+
+def _imports(file: Path, module: str) -> Iterator[str]:
+    """Yield the names of all modules that a file may import, with the packages they are in."""
+    package = module if file.stem == "__init__" else module.rpartition(".")[0]
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            given = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module or ""]))
+            given = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in given:
+            parts = name.split(".")
+            yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+@contextmanager
+def no_exit(what: str) -> Iterator[None]:
+    """Make os._exit() an error for user code that runs here: nothing would say why the program is gone."""
+    leave, mine, active = os._exit, (os.getpid(), threading.get_ident()), True
+
+    def refuse(status: int) -> NoReturn:
+        if active and mine == (os.getpid(), threading.get_ident()):  # a process that user code has forked may leave
+            raise ModelError(
+                f"{shorten(what)} called os._exit({status!r}), which would end the program without a word.",
+                place=shorten(place_here() or what),
+                hint="keep scripts below `if __name__ == '__main__':`, which is not run here",
+            )
+        leave(status)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        active = False
+        os._exit = leave
+
+
 def import_file(path: Path) -> UserModule:
     """Return a user's file as a new module, entered in sys.modules so that its classes pickle."""
     file = _checked(path)
@@ -110,7 +180,7 @@ def import_file(path: Path) -> UserModule:
     sys.modules[name] = module
     publish_module_path(name, file)
     try:
-        with imports_from(file.parent), _importing(path.name, file):
+        with imports_from(file.parent, file), _importing(path.name, file):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]

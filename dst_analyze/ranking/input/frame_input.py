@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.errors import DataError
+from dst_analyze.run.config import MOST_TRIALS
 from dst_analyze.run.record import last_quarter
 from dst_analyze.run.safe_read import CSV_MOST, open_regular_file
+from dst_analyze.run.tables import MOST_LAYERS
 from dst_analyze.text import from_spreadsheet
 
 NEEDED = ("layer", "alpha", "remaining")
@@ -25,6 +27,7 @@ _HINT = (
     "a frame has the columns layer, alpha, remaining (a share from 0 to 1), and optionally seed, step, params, macs, "
     "group, null, control, resets"
 )
+_MOST_ROWS, _MOST_COLUMNS = 500_000, 100  # of a CSV file
 _WORDS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False, "": False}
 
 
@@ -89,7 +92,10 @@ def read_frame(path: Path) -> pd.DataFrame:
         with open_regular_file(path.resolve(), CSV_MOST) as file:
             reader = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
             head = [name.strip() for name in next(reader, [])]
-            lines, rows = [], []
+            if len(head) > _MOST_COLUMNS:
+                raise DataError(f"the first line has {len(head):,} names", place=str(path), hint=_HINT)
+            lines: list[int] = []
+            rows: list[list[str]] = []
             for row in reader if {*NEEDED} <= {*head} else ():
                 if not row:
                     continue
@@ -99,6 +105,8 @@ def read_frame(path: Path) -> pd.DataFrame:
                         place=str(path),
                         hint=_HINT,
                     )
+                if len(rows) == _MOST_ROWS:
+                    raise DataError(f"the file has more than {_MOST_ROWS:,} rows", place=str(path), hint=_HINT)
                 lines.append(reader.line_num)
                 rows.append(row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -109,7 +117,12 @@ def read_frame(path: Path) -> pd.DataFrame:
         if name in head and head.count(name) == 1:
             frame[name] = [from_spreadsheet(cell) for cell in frame[name]]
     try:
-        return checked_frame(frame, row="line")
+        checked = checked_frame(frame, row="line")
+        for what, names, most in (("layers", ["layer"], MOST_LAYERS), ("trials", TRIAL, MOST_TRIALS)):
+            count = len(checked[names].drop_duplicates())
+            if count > most:
+                raise DataError(f"{count:,} {what} are more than {most:,}", hint=_HINT)
+        return checked
     except DataError as error:
         error.place = error.place or str(path)
         raise
@@ -150,7 +163,7 @@ class _Check:
         at = self.first(given.isna())
         if at is not None:
             raise self.bad(at, "the layer has no name")
-        return [str(name) for name in given]
+        return list(given) if given.dtype == "str" else [str(name) for name in given]
 
     def groups(self) -> list[str]:
         if "group" not in self.frame:
@@ -160,6 +173,8 @@ class _Check:
     def flags(self, name: str) -> list[bool]:
         if name not in self.frame:
             return [False] * len(self.frame)
+        if self.frame[name].dtype == bool:
+            return list(self.frame[name])
         given = ["" if value is None else str(value).strip().lower() for value in self.frame[name]]
         at = self.first([text not in _WORDS for text in given])
         if at is not None:

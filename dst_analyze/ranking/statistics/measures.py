@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 FLOOR = 1e-4
 """Ratios below this are clamped if the number of weights is not known, and in a null."""
@@ -53,8 +52,22 @@ def middle_mean(values: np.ndarray) -> np.ndarray:
 
 def ranks(values: np.ndarray) -> np.ndarray:
     """Return ranks, 1 for the largest value; ties share the mean of their ranks."""
-    ranked: np.ndarray = stats.rankdata(-np.round(values, _DIGITS), axis=-1)
-    return ranked
+    if values.ndim == 2 and values.size > _CHUNK:
+        return np.concatenate(
+            [ranks(part) for part in np.array_split(values, min(len(values), 2 * values.size // _CHUNK))]
+        )
+    falling = -np.round(values, _DIGITS)
+    order = np.argsort(falling, axis=-1, kind="stable")
+    placed = np.take_along_axis(falling, order, axis=-1)
+    place = np.broadcast_to(np.arange(values.shape[-1]), values.shape)
+    changes = placed[..., 1:] != placed[..., :-1]
+    edge = np.ones((*values.shape[:-1], min(1, values.shape[-1])), dtype=bool)
+    first = np.maximum.accumulate(np.where(np.concatenate([edge, changes], axis=-1), place, 0), axis=-1)
+    ends = np.where(np.concatenate([changes, edge], axis=-1), place, values.shape[-1])
+    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
+    ranked: np.ndarray = np.empty(values.shape)
+    np.put_along_axis(ranked, order, (first + last) / 2 + 1, axis=-1)
+    return np.where(np.isnan(values).any(axis=-1, keepdims=True), np.nan, ranked)
 
 
 def kendalls_w(ranked: np.ndarray) -> float:
@@ -68,7 +81,9 @@ def kendalls_tau(one: np.ndarray, other: np.ndarray) -> float:
     """Return Kendall's tau-b of two orders; NaN if all values of one are equal."""
     if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return float("nan")
-    return float(stats.kendalltau(np.round(one, _DIGITS), np.round(other, _DIGITS)).statistic)
+    from scipy.stats import kendalltau  # here, as it takes half a second to import
+
+    return float(kendalltau(np.round(one, _DIGITS), np.round(other, _DIGITS)).statistic)
 
 
 def permutation_p(ranked: np.ndarray, rng: np.random.Generator) -> float:
@@ -76,7 +91,7 @@ def permutation_p(ranked: np.ndarray, rng: np.random.Generator) -> float:
     rows, layers = ranked.shape
     centred = ranked - ranked.mean(axis=1, keepdims=True)
     observed = (centred.sum(axis=0) ** 2).sum()
-    total = int(np.clip(_SHUFFLED // ranked.size, 199, 1999))
+    total = int(np.clip(_SHUFFLED // ranked.size, 199 if ranked.size < _CHUNK // 4 else 49, 1999))
     chunk = max(1, _CHUNK // ranked.size)
     as_good = 0
     for start in range(0, total, chunk):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
@@ -13,6 +14,8 @@ CLEAR = 0.3
 CONTRADICTED = 0.25
 """Share of clear pairs in opposite order from which on trials disagree; by chance it is half."""
 
+_MOST_PAIRED = 2_000  # layers of which every two are compared
+_MOST_COMPARED = 500_000_000  # pairs of layers in all trials together
 INITIAL, SIZE, DEPTH = "the initial weights", "size", "depth"
 
 
@@ -37,6 +40,11 @@ class Guesses:
         return {name: share for name, share in named.items() if share == share}
 
 
+def _skip(layers: int) -> int:
+    """Return of how many layers one is looked at."""
+    return max(1, math.ceil(layers / _MOST_PAIRED))
+
+
 def clear_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of all pairs that differ clearly: the more redundant ones, and the others."""
     first, second = np.triu_indices(len(values), 1)
@@ -58,7 +66,11 @@ def contradicted(values: np.ndarray) -> float:
     """Return the share of clear pairs that two trials order differently, over all pairs of trials.
 
     Only pairs that both trials separate clearly count; NaN if there are none. Rows are trials, columns layers.
+    Each two trials are compared; of very many layers only some are.
     """
+    layers = values.shape[1]
+    skip = max(_skip(layers), math.ceil(layers * math.sqrt(len(values) / _MOST_COMPARED)))
+    values = values[:, ::skip]
     layers = values.shape[1]
     clear, signs = np.zeros((layers, layers)), np.zeros((layers, layers))
     for row in values:
@@ -74,10 +86,15 @@ def contradicted(values: np.ndarray) -> float:
 
 
 def guesses(values: np.ndarray, initial: np.ndarray | None, sizes: np.ndarray | None) -> Guesses:
-    """Return how far orders without training agree with a redundancy, given in network order."""
+    """Return how far orders without training agree with a redundancy, given in network order.
+
+    Of very many layers only some are looked at, as their pairs would not fit into memory.
+    """
+    skip = _skip(len(values))
+    values = values[::skip]
     orders: Mapping[str, np.ndarray | None] = {
-        "initial": initial,
-        "size": sizes,
+        "initial": None if initial is None else initial[::skip],
+        "size": None if sizes is None else sizes[::skip],
         "depth": np.arange(len(values), dtype=float),
     }
     known = {name: alike(values, order) for name, order in orders.items() if order is not None}

@@ -36,6 +36,7 @@ PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
 MOST_LINES = 12  # layers that are distinguishable as lines; more are drawn as a heatmap
 _MOST_LABELS = 60  # names on the axis of a heatmap
 _MOST_VALUES = 700  # cells with their number written in them
+_MOST_ALPHAS, _SOME_ALPHAS = 12, 8  # drawn one by one; of more only some are, and the tables have all
 _MOST_STEPS = 200  # of a line over layers; more would be narrower than two pixels
 _MOST_WIDTHS = 60  # groups as bars; the table has all groups
 _LONGEST_NAME = 34
@@ -121,9 +122,17 @@ def _set_contrast(axes: Axes) -> None:
         text.set_color(ink_on(to_hex(tuple(colour))))
 
 
-def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
-    """Return the paper's figure: what remains of each layer in network order, a panel per alpha."""
+def drawn_alphas(record: SweepRecord) -> tuple[float, ...]:
+    """Return the alphas that are drawn each by itself: all, or of very many some from the weakest to the strongest."""
     alphas = record.alphas
+    if len(alphas) <= _MOST_ALPHAS:
+        return alphas
+    return tuple(alphas[at] for at in np.linspace(0, len(alphas) - 1, _SOME_ALPHAS).round().astype(int))
+
+
+def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
+    """The paper's figure: what remains of each layer, in network order, a panel for each alpha that is drawn."""
+    alphas = drawn_alphas(record)
     across = min(len(alphas), 3)
     down = math.ceil(len(alphas) / across)
     figure = Figure(figsize=(9.4, 0.5 + 1.75 * down))
@@ -274,7 +283,8 @@ def widths_shown(plan: SlimPlan) -> int:
 def plot_widths(plan: SlimPlan, axes: Axes) -> Axes:
     """Draw each group's width before and after as bars; if there are many, those that lose most."""
     most = sorted(plan.groups, key=lambda group: group.new_width - group.width)[:_MOST_WIDTHS]
-    groups = [group for group in plan.groups if group in most]
+    chosen = {id(group) for group in most}
+    groups = [group for group in plan.groups if id(group) in chosen]
     # Numbers in place of names: two names may be shortened to the same text.
     before = pd.DataFrame({"group": [str(at) for at in range(len(groups))], "width": [g.width for g in groups]})
     after = before.assign(width=[group.new_width for group in groups])

@@ -12,6 +12,8 @@ import networkx as nx
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
 
+_MOST_PARTS, _MOST_LINES, _MOST_PASSED = 5_000, 10_000, 20_000
+_MOST_TRIES = 200  # runs of blocks that may turn out to be foldable or not
 _ALIKE_BLOCKS, _ALIKE_LAYERS = 3, 5  # at least so many in a row are folded
 _MINOR = (SkipCause.NORM, SkipCause.PER_CHANNEL)  # skipped weights that are not drawn
 _SIGNS = {"add": "+", "iadd": "+", "add_": "+", "sub": "−", "mul": "×", "imul": "×", "mul_": "×", "cat": "concat"}
@@ -52,9 +54,14 @@ class Structure:
         return {layer for part in self.parts for layer in part.layers}
 
 
-def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, fold: bool = True) -> Structure:
-    """Return the layers and joins of a graph; lines run through all other nodes."""
+def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, fold: bool = True) -> Structure | None:
+    """Return the layers and joins of a graph; lines run through all other nodes.
+
+    None if there are too many parts or lines for a readable picture.
+    """
     drawn = _drawn(graph, _skipped_modules(skipped))
+    if drawn.number_of_nodes() > _MOST_PARTS or drawn.number_of_edges() > _MOST_LINES:
+        return None
     runs = _Folding(graph, drawn).runs() if fold else []
     parts = {number: _part(graph.nodes[number], drawn.in_degree(number)) for number in drawn}
     for run in runs:
@@ -63,7 +70,19 @@ def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, f
     order = list(nx.lexicographical_topological_sort(drawn))
     places = {number: place for place, number in enumerate(order)}
     lines = sorted((places[a], places[b]) for a, b in drawn.edges)
+    if _passed(len(order), lines) > _MOST_PASSED:
+        return None
     return Structure(tuple(parts[number] for number in order), tuple(lines))
+
+
+def _passed(count: int, lines: Sequence[tuple[int, int]]) -> int:
+    """Return how many layers of the picture are passed by the longest line of each part, all together."""
+    depth, farthest = [0] * count, [0] * count
+    for source, target in lines:  # sorted by their sources, which come before their targets
+        depth[target] = max(depth[target], depth[source] + 1)
+    for source, target in lines:
+        farthest[source] = max(farthest[source], depth[target] - depth[source] - 1)
+    return sum(farthest)
 
 
 def _skipped_modules(skipped: Collection[SkippedLayer]) -> set[str]:
@@ -120,6 +139,7 @@ class _Folding:
     def __init__(self, graph: ModelGraph, drawn: nx.DiGraph) -> None:
         self._nodes, self._drawn, self._trial = graph.nodes, drawn, drawn.copy()
         self._seen: set[tuple[Any, ...]] = set()
+        self._tries = 0
 
     def runs(self) -> list[_Run]:
         inner = [n for n in sorted(self._drawn) if self._nodes[n].op not in ("input", "output")]
@@ -160,6 +180,9 @@ class _Folding:
     def _foldable(self, run: _Run) -> bool:
         """Return True if the run has layers and folding it makes no cycle."""
         if not any(self._nodes[node].layers for node in run.nodes):
+            return False
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
             return False
         trial = self._trial.copy()
         _contract(trial, run)

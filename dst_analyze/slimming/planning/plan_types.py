@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 from scipy.special import stdtrit
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
 from dst_analyze.run.atomic_io import write_bytes
-from dst_analyze.run.config import Json
-from dst_analyze.run.safe_read import JSON_MOST, read_text
+from dst_analyze.run.config import Count, Json, Number, Size
+from dst_analyze.run.paths import LATENCY, VERIFICATION
+from dst_analyze.run.reader import read_json
+from dst_analyze.run.safe_read import read_json_text
+from dst_analyze.run.tables import MOST_LAYERS
 from dst_analyze.text import percent, short
 
 SLIM, DENSE = "slim", "dense"
@@ -26,6 +30,7 @@ CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
 """The names of the models that a proof trains; the last one only if there is a sweep."""
 _CONFIDENCE = 0.95
 _LADDER_ROWS = 16  # groups that the ladder shows
+_MOST_GROUPS, _MOST_RUNGS, _MOST_ENTRIES = 2 * MOST_LAYERS, 100, 100
 
 
 class GroupPlan(Json):
@@ -34,14 +39,14 @@ class GroupPlan(Json):
     group: str
     layers: tuple[str, ...]
     readers: tuple[str, ...] = ()
-    width: int
-    new_width: int
-    removed: tuple[int, ...] = ()
-    units: int
-    density: float | None = None
+    width: Size
+    new_width: Count
+    removed: tuple[Count, ...] = ()
+    units: Size
+    density: Number | None = None
     reason: str = ""  # why it keeps its width, if it may not be narrowed
     label: str = ""  # the ranking's label of the layers that make it, or "mixed"
-    ranks: tuple[float | None, ...] = ()  # the rank of each of these layers
+    ranks: tuple[Number | None, ...] = ()  # the rank of each of these layers
     why: str = ""  # why its width departs from what the ranks suggest, if it does
 
     @property
@@ -78,10 +83,10 @@ class Rung(Json):
     """One size of the ladder: widths, in channels, for a share of the parameters or MACs."""
 
     axis: Literal["params", "macs"] = "params"
-    share: float
-    widths: dict[str, int]
-    params: int
-    macs: int | None = None
+    share: Number
+    widths: dict[str, Count]
+    params: Count
+    macs: Count | None = None
 
 
 class TensorShape(Json):
@@ -117,9 +122,9 @@ class EmptyBranch(Json):
     add: str  # the node of the addition
     place: str  # the module that adds, and the place of its forward
     layers: tuple[str, ...]
-    empty: dict[str, float]  # its near-empty layers: the largest remaining ratio in any trial
-    params: int
-    macs: int  # per sample
+    empty: dict[str, Number]  # its near-empty layers: the largest remaining ratio in any trial
+    params: Count
+    macs: Count  # per sample
 
 
 class SlimPlan(Json):
@@ -153,20 +158,21 @@ class SlimPlan(Json):
     parameters: dict[str, tuple[int, ...]]
     inputs: tuple[TensorShape, ...]
     rule: str
-    asked: dict[str, float]
+    asked: dict[str, Number]
     limits: Limits = Limits()
-    groups: tuple[GroupPlan, ...]
-    frozen: tuple[FrozenGroup, ...]
-    params: int
-    new_params: int
-    macs: int | None
-    new_macs: int | None
-    latency: float | None = None  # of the slim model, as a share of the dense one's, if requested
+    groups: tuple[GroupPlan, ...] = Field(max_length=_MOST_GROUPS)
+    frozen: tuple[FrozenGroup, ...] = Field(max_length=_MOST_GROUPS)
+    params: Size
+    new_params: Count
+    macs: Count | None
+    new_macs: Count | None
+    # of the slim model, as a share of the dense one's, if requested
+    latency: Number | None = Field(default=None, gt=0)
     notes: tuple[str, ...] = ()
     depth: tuple[EmptyBranch, ...] = ()  # proposals only
-    ladder: tuple[Rung, ...] = ()  # other sizes, from large to small
-    ranked: int = 0  # layers in the ranking that the rows refer to
-    trials: int | None = None  # that the widths are based on; with 0 the plan is no advice
+    ladder: tuple[Rung, ...] = Field(default=(), max_length=_MOST_RUNGS)  # other sizes, from large to small
+    ranked: Count = 0  # layers in the ranking that the rows refer to
+    trials: Count | None = None  # that the widths are based on; with 0 the plan is no advice
     sweep: str = ""  # what the sweep is known by that it was made from, see `SweepRecord.sha256`
 
     @property
@@ -287,7 +293,7 @@ class SlimPlan(Json):
             FolderError: The file does not exist or is no plan.
         """
         try:
-            return cls.model_validate_json(read_text(Path(path), JSON_MOST))
+            return cls.model_validate_json(read_json_text(Path(path)))
         except OSError as error:
             raise FolderError(
                 f"there is no plan to read: {error.strerror}", place=str(path), hint="`dst-analyze slim` makes one"
@@ -309,11 +315,11 @@ class Entry(Json):
 
     name: str
     about: str
-    params: int
-    macs: int | None
-    latency_ms: float
-    memory: int  # bytes of weights and of what a training step saves for its backward pass
-    scores: tuple[float | None, ...]
+    params: Size
+    macs: Count | None
+    latency_ms: Number | None = Field(default=None, gt=0)  # None where nobody has kept it
+    memory: Count  # bytes of weights, and of what a training step keeps for its backward pass
+    scores: tuple[Number | None, ...]
 
     @property
     def known(self) -> list[float]:
@@ -324,6 +330,33 @@ class Entry(Json):
     def mean(self) -> float:
         """The mean of the known scores; NaN if there are none."""
         return float(np.mean(self.known)) if self.known else math.nan
+
+
+class Latencies(Json):
+    """How long a forward pass over one batch took, for each model of a proof.
+
+    The file has its checksum within: the run folder's, which are the same for the same run, leave it out.
+    """
+
+    schema_version: Literal[1] = 1
+    milliseconds: dict[str, Annotated[Number, Field(gt=0)]]
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, milliseconds: Mapping[str, float]) -> Latencies:
+        """Return the latencies with their checksum."""
+        values = dict(milliseconds)
+        return cls(milliseconds=values, sha256=_digest_of(values))
+
+    @model_validator(mode="after")
+    def _whole(self) -> Latencies:
+        if self.sha256 != _digest_of(self.milliseconds):
+            raise ValueError("its checksum is another one")
+        return self
+
+
+def _digest_of(milliseconds: Mapping[str, float]) -> str:
+    return hashlib.sha256(json.dumps(milliseconds, sort_keys=True).encode()).hexdigest()
 
 
 class Verification(Json):
@@ -350,10 +383,45 @@ class Verification(Json):
 
     schema_version: Literal[1] = 1
     score: Literal["accuracy", "loss"]
-    steps: int
-    seeds: tuple[int, ...]
-    entries: tuple[Entry, ...]
+    steps: Size
+    seeds: tuple[Count, ...] = Field(min_length=1)
+    entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
     plan: str = ""  # what the plan is known by that was tried, see `SlimPlan.sha256`
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Verification:
+        names = [entry.name for entry in self.entries]
+        if len(set(names)) < len(names) or not {SLIM, DENSE} <= set(names):
+            raise ValueError(f"its models are {', '.join(names)}: each once, {SLIM} and {DENSE} among them")
+        uneven = next((e.name for e in self.entries if len(e.scores) != len(self.seeds)), None)
+        if uneven is not None:
+            raise ValueError(f"{uneven} has not one score for each of {len(self.seeds)} seeds")
+        return self
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Verification:
+        """Read the proof of a run folder, with the latencies that stand beside it, unless these are damaged.
+
+        Raises:
+            FolderError: There is no proof, or its file cannot be used.
+        """
+        folder = Path(folder)
+        found = read_json(folder / VERIFICATION, cls)
+        if not (folder / LATENCY).exists():  # of an older run, which has them within
+            return found
+        try:
+            known = read_json(folder / LATENCY, Latencies).milliseconds
+        except FolderError:
+            known = {}
+        return found.model_copy(
+            update={"entries": tuple(e.model_copy(update={"latency_ms": known.get(e.name)}) for e in found.entries)}
+        )
+
+    def files(self) -> dict[str, str]:
+        """Return the texts of the files that keep a proof, by name: the same proof gives the same bytes but latency."""
+        taken = Latencies.of({e.name: e.latency_ms for e in self.entries if e.latency_ms is not None})
+        without = self.model_dump_json(indent=1, exclude={"entries": {"__all__": {"latency_ms"}}})
+        return {LATENCY: f"{taken.model_dump_json(indent=1)}\n", VERIFICATION: f"{without}\n"}
 
     def entry(self, name: str) -> Entry:
         """Return the entry of the model of this name, such as "slim"."""
@@ -363,7 +431,7 @@ class Verification(Json):
     def table(self) -> pd.DataFrame:
         """One row per model; ``low`` and ``high`` are a 95 % interval of its mean score."""
         rows = [
-            (e.name, e.about, e.params, e.macs, e.latency_ms, e.memory, e.mean, *_interval(e.known))
+            (e.name, e.about, e.params, e.macs, e.latency_ms or math.nan, e.memory, e.mean, *_interval(e.known))
             for e in self.entries
         ]
         columns = ["contender", "about", "params", "macs", "latency_ms", "memory", "score", "low", "high"]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import ray
+from ray._private import ray_constants
 from ray.exceptions import (
     NodeDiedError,
     ObjectLostError,
@@ -37,6 +41,7 @@ from dst_analyze.sweep.training.trial import Task
 NODES = 4  # attempts of a job whose node is lost, which is common on preemptible machines
 PATIENCE = 60.0  # seconds to wait for a node that can run a job
 _CONNECTING = 5.0  # seconds
+_LEAVING = 2.0  # seconds that Ray's processes have to end by themselves
 _POLL = 0.5  # seconds between two checks for living nodes
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -62,12 +67,71 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    with _quiet():
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    with _quiet(), _on_loopback() if address == "local" else nullcontext():
+        before = psutil.Process().children()
         try:
-            _connect(address or os.environ.get("RAY_ADDRESS") or "local", cpus)
-            yield
+            _connect(address, cpus)
+            with _sigterm_as_exit():
+                yield
         finally:
+            started = _descendants(before)
             ray.shutdown()
+            _end(started)
+
+
+def _descendants(but: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes of a Ray that was started here, its workers' own among them."""
+    new = [process for process in psutil.Process().children() if process not in but]
+    below: list[psutil.Process] = []
+    for process in new:
+        with suppress(psutil.NoSuchProcess):
+            below += process.children(recursive=True)
+    return [*new, *below]
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    """Kill what has not ended by itself: a worker in the middle of a step hears of the end only after it."""
+    _, alive = psutil.wait_procs(processes, timeout=_LEAVING)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let a Ray of this machine listen on 127.0.0.1 alone, as it does by itself on a Mac.
+
+    Ray takes a loopback address that it is given for a mistake, and puts the machine's own in its place.
+    """
+    name, before = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, ray_constants.ENABLE_RAY_CLUSTER
+    known = os.environ.get(name)
+    os.environ[name], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        if known is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = known
+
+
+@contextmanager
+def _sigterm_as_exit() -> Iterator[None]:
+    """Let SIGTERM end this process as Ctrl-C does: Ray's own handler, which it sets when it starts, aborts it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _connect(address: str, cpus: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,8 +12,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from dst_analyze.model.isolation import preserved_randomness
-from dst_analyze.model.loading.load import LoadedModel
+from dst_analyze.model.loading.load import LoadedModel, file_named, imports_start
+from dst_analyze.model.loading.user_module import files_of_model
 from dst_analyze.model.loading.weights import Weights
+from dst_analyze.model.user_errors import is_installed
+from dst_analyze.run.record import SweepRecord
 from dst_analyze.sweep.data.batches import Batches, TensorBatches
 
 
@@ -24,6 +29,34 @@ def model_sha256(loaded: LoadedModel, model: Any) -> str | None:
     digest = hashlib.sha256(repr(model).encode())
     _update(digest, model.state_dict())
     return digest.hexdigest()
+
+
+def code_sha256(loaded: LoadedModel) -> dict[str, str]:
+    """Return the SHA-256 of the model's file and each of the user's that it has imported, by path from its folder."""
+    if loaded.file is None or is_installed(loaded.file):
+        return {}
+    start = imports_start(loaded.spec)
+    files = {Path(os.path.relpath(file, start)).as_posix(): file for file in files_of_model(loaded.file)}
+    return {name: hashlib.sha256(files[name].read_bytes()).hexdigest() for name in sorted(files)}
+
+
+def changed_code(record: SweepRecord) -> list[str]:
+    """Return the files of a run's model that are not what they were when it was made; nothing is run."""
+    spec, kept = record.config.model, record.manifest.model.files
+    file = file_named(spec)
+    if not kept:  # a run from before all files were kept: its model's alone is known
+        kept = {} if file is None else {file.name: record.config.model_sha256 or ""}
+    if file is not None and not file.exists():
+        return []  # loading it says so
+    return [name for name, digest in kept.items() if _sha256_now(imports_start(spec) / name) != digest]
+
+
+def _sha256_now(file: Path) -> str:
+    """Return the SHA-256 of a file; nothing if it is gone."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def weights_sha256(weights: Weights) -> str:

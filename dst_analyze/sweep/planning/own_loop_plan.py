@@ -15,6 +15,7 @@ from dst_analyze.run.defaults import AskedPace, default_warm_up
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.run.record import DataSummary, Manifest
 from dst_analyze.sweep.engines.resources import threads_per_trial, torch_threads
+from dst_analyze.sweep.planning.fingerprint import code_sha256
 from dst_analyze.sweep.planning.loop_plan import plan_loop
 from dst_analyze.sweep.planning.summaries import used_versions
 from dst_analyze.sweep.training.device import Device
@@ -107,7 +108,7 @@ def plan_own_loop(
             update={
                 "sums": "all",
                 "threads": threads,
-                "model": made.model.model_copy(update={"sha256": config.model_sha256}),
+                "model": made.model.model_copy(update={"sha256": config.model_sha256, "files": code_sha256(loaded)}),
             }
         )
     else:

@@ -43,7 +43,7 @@ from dst_analyze.sweep.data.batches import (
 from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
-from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
 from dst_analyze.sweep.planning.own_loop_plan import plan_own_loop
@@ -390,7 +390,12 @@ def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary
         sums="all",
         versions=used_versions(),
         model=summarize_model(
-            traced, name=loaded.name, spec=loaded.spec, sha256=config.model_sha256, form=task.runs_as
+            traced,
+            name=loaded.name,
+            spec=loaded.spec,
+            sha256=config.model_sha256,
+            form=task.runs_as,
+            files=code_sha256(loaded),
         ),
         data=data,
         steps=task.steps,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from dst_analyze.errors import DstError, OptionError, at
+from dst_analyze.errors import DstError, FolderError, OptionError, at
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.inputs.stand_in import stand_in_inputs
-from dst_analyze.model.loading.load import LoadedModel
+from dst_analyze.model.loading.load import LoadedModel, file_named
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.paths import INPUTS
+from dst_analyze.run.paths import CONFIG, INPUTS, MANIFEST
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ExampleInputs, SweepRecord
 from dst_analyze.run.safe_read import is_there
 from dst_analyze.run.writer import refuse_difference
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
-from dst_analyze.sweep.planning.fingerprint import model_sha256, weights_sha256
+from dst_analyze.sweep.planning.fingerprint import changed_code, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.plan import PlannedBefore, model_source, plan_sweep
 from dst_analyze.sweep.planning.preflight import load_trainable
 from dst_analyze.sweep.training.trial import Task, seeded
@@ -71,7 +72,25 @@ def _with_code(record: SweepRecord) -> SweepConfig:
             place=str(record.folder),
             hint="use suggest_widths, slim_model and verify_plan in that program",
         )
+    changed = changed_code(record)
+    if changed:
+        raise FolderError(
+            f"this folder holds another run; its code has changed since: {', '.join(changed)}",
+            place=str(record.folder),
+            hint="put it back as it was, or sweep anew with another --out; nothing of it has been run",
+        )
     return config
+
+
+def why_untrusted(record: SweepRecord) -> str:
+    """Return why a run's model should not be run unasked, with the paths of both; nothing if there is no reason."""
+    file, here = file_named(record.config.model), Path.cwd()
+    owners = {path.stat().st_uid for path in (record.folder, record.folder / CONFIG, record.folder / MANIFEST)}
+    if hasattr(os, "geteuid") and owners != {os.geteuid()}:
+        return f"{record.folder} is another user's, and its model {file or record.config.model} would be run"
+    if file is not None and not file.is_relative_to(here.resolve()):
+        return f"the model of {record.folder} is {file}, outside the current directory, and would be run"
+    return ""
 
 
 def _kept_inputs(record: SweepRecord, loaded: LoadedModel) -> Inputs | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 
 import torch
@@ -23,7 +24,13 @@ def used_versions() -> dict[str, str]:
 
 
 def summarize_model(
-    traced: TracedModel, *, name: str, spec: str, sha256: str | None = None, form: str = ""
+    traced: TracedModel,
+    *,
+    name: str,
+    spec: str,
+    sha256: str | None = None,
+    form: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> ModelSummary:
     """Return what tracing found of a model, beyond its layers."""
     return ModelSummary(
@@ -35,6 +42,7 @@ def summarize_model(
         rung=traced.rung,
         coverage=traced.coverage.describe(),
         form=form,
+        files=dict(files or {}),
         skipped=tuple(
             SkippedLayer(name=s.name, reason=s.reason, place=s.place, params=s.params) for s in traced.skipped
         ),
