@@ -375,8 +375,9 @@ class Verification(Json):
         >>> from dst_analyze.slimming.planning.plan_types import Entry
         >>> cost = {"params": 100, "macs": 1000, "latency_ms": 1.0, "memory": 4000}
         >>> slim = Entry(name="slim", about="the suggestion", scores=(0.91, 0.92, 0.93), **cost)
+        >>> dense = Entry(name="dense", about="the model as it is", scores=(0.91, 0.92, 0.93), **cost)
         >>> uniform = Entry(name="uniform", about="every group thinned alike", scores=(0.71, 0.72, 0.73), **cost)
-        >>> result = Verification(score="accuracy", steps=500, seeds=(0, 1, 2), entries=(slim, uniform))
+        >>> result = Verification(score="accuracy", steps=500, seeds=(0, 1, 2), entries=(dense, slim, uniform))
         >>> result.standing("uniform")
         'better'
     """
