@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from dst_analyze.run.reader import read_run
     from dst_analyze.run.record import SweepRecord
     from dst_analyze.slimming.exact.remove import remove_dead_channels
-    from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+    from dst_analyze.slimming.planning.plan_types import SlimPlan
     from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+    from dst_analyze.slimming.proof.result import Verification
     from dst_analyze.slimming.proof.verify import verify_plan
     from dst_analyze.slimming.source.write import write_source
     from dst_analyze.study import Study
@@ -46,7 +47,7 @@ _HOMES = {
     "SlimPlan": "slimming.planning.plan_types",
     "SweepRecord": "run.record",
     "TracedModel": "model.tracing.trace",
-    "Verification": "slimming.planning.plan_types",
+    "Verification": "slimming.proof.result",
     "WeightArgument": "model.tracing.weight_ops",
     "analyze": "analysis",
     "couple_channels": "channels.coupling",

@@ -25,8 +25,9 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.artifacts import Suggestion, seeds_kept, verify_and_save, write_suggestion
 from dst_analyze.slimming.kept import read_plan
-from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
+from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
 

@@ -30,7 +30,7 @@ from dst_analyze.run.alpha_search import rounded
 from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
-from dst_analyze.slimming.planning.plan_types import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
 from dst_analyze.text import elide, escape_control, short, wrapped
 

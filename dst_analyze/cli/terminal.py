@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.run.caveats import Note
     from dst_analyze.run.record import SweepRecord
-    from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+    from dst_analyze.slimming.planning.plan_types import SlimPlan
+    from dst_analyze.slimming.proof.result import Verification
 
 _NARROWEST_WHY = 28  # cells of the text beside a row
 _GAP = 3  # cells between two columns of this box

@@ -12,7 +12,8 @@ from dst_analyze.baselines.agreement import MethodComparison
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.record import SweepRecord, alpha_label
-from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.result import Verification
 
 
 def commands(

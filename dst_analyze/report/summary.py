@@ -13,7 +13,8 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Caveat, Verdict
 from dst_analyze.run.caveats import Note, notes_of
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.planning.plan_types import DENSE, SLIM, SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
 
 _MOST = 5  # layers named at the top
 

@@ -10,7 +10,8 @@ from dst_analyze.run.derived import check_derived, damage_of, is_whole, read_tog
 from dst_analyze.run.paths import CHANGES, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.planning.plan_types import SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.result import Verification
 
 
 @dataclass(frozen=True)

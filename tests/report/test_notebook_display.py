@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dst_analyze import analyze, couple_channels, mask_model, run_sweep, trace_model
-from dst_analyze.slimming.planning.plan_types import Entry, Verification
+from dst_analyze.slimming.proof.result import Entry, Verification
 
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
 

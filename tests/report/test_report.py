@@ -33,7 +33,8 @@ from dst_analyze.report.rows import keys_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.run.defaults import DEFAULT_STEPS
 from dst_analyze.run.record import SkippedLayer
-from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.result import Entry, Verification
 
 ALPHAS = (1e-5, 1e-4, 1e-3)
 

@@ -23,7 +23,8 @@ from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.run.atomic_io import SUMS, sums_of
 from dst_analyze.run.config import MOST_TRIALS
 from dst_analyze.run.masks import pack_masks, read_masks
-from dst_analyze.slimming.planning.plan_types import Entry, GroupPlan, SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import GroupPlan, SlimPlan
+from dst_analyze.slimming.proof.result import Entry, Verification
 
 READING = ("rank", "report", "compare")
 """The commands that never run a model's code, on one folder."""

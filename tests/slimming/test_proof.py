@@ -17,8 +17,8 @@ from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, ModelError, OptionError
 from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
-from dst_analyze.slimming.planning.plan_types import CONTENDERS
 from dst_analyze.slimming.proof.candidates import ALIKE
+from dst_analyze.slimming.proof.result import CONTENDERS
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.planning.plan import plan_sweep

@@ -26,7 +26,8 @@ from dst_analyze.run.record import (
     TrialResult,
 )
 from dst_analyze.run.writer import RunHeader, open_run
-from dst_analyze.slimming.planning.plan_types import Entry, FrozenGroup, GroupPlan, SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, SlimPlan
+from dst_analyze.slimming.proof.result import Entry, Verification
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",

@@ -23,9 +23,10 @@ from dst_analyze.run.config import Json
 from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted, ignore_event
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.planning.plan_types import Entry, SlimPlan, Verification
+from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import check_plan_fits
 from dst_analyze.slimming.proof.candidates import Candidate, build_candidate, list_candidates
+from dst_analyze.slimming.proof.result import Entry, Verification
 from dst_analyze.slimming.proof.timing import milliseconds
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
