@@ -73,6 +73,8 @@ class Imports:
 def construct(module: nn.Module, imports: Imports) -> str:
     """The expression that builds a layer like this one, with weights of its own."""
     kind = _written_as(type(module))
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise SourceError(f"a {kind.__name__} has a hook, as of an old spectral_norm, which no file can register")
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
