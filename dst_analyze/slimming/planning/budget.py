@@ -205,8 +205,15 @@ def _near(steps: list[int], at: int, wanted: float) -> bool:
 class Cost:
     """Parameters or MACs at given widths, counted from the layouts without building anything."""
 
-    def __init__(self, coupling: Coupling, weights: Mapping[str, float]) -> None:
-        """``weights``: what each parameter of the model costs as it is."""
+    def __init__(self, coupling: Coupling, weights: Mapping[str, float], outside: float = 0) -> None:
+        """Prepare to count.
+
+        Args:
+            coupling: Which channels belong together.
+            weights: What each parameter of the model's graph costs as it is.
+            outside: What the user's model costs besides; the slim model is without it.
+        """
+        self._outside = outside
         group_of = {unit: group for group in coupling.removable for unit in group.units}
         self._widths = {group.name: group.width for group in coupling.removable}
         self._fixed = sum(cost for name, cost in weights.items() if name not in coupling.parameters)
@@ -219,6 +226,11 @@ class Cost:
     def of(self, widths: Mapping[str, float]) -> float:
         part = self._parts(widths)
         return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
+
+    @property
+    def whole(self) -> float:
+        """The cost of the user's model as it is."""
+        return self.of({}) + self._outside
 
     def hanging(self, widths: Mapping[str, float]) -> dict[str, float]:
         """What hangs on each group, as a share of the whole model: how fast the cost falls with the group's width."""
@@ -246,7 +258,7 @@ class Budget:
 
     def used(self, widths: Mapping[str, float]) -> float:
         """How much of the budget widths take: 1 is all of it."""
-        return self.cost.of(widths) / (self.share * self.cost.of({}))
+        return self.cost.of(widths) / (self.share * self.cost.whole)
 
 
 def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:
