@@ -113,11 +113,21 @@ def _aligned(act: LabelledTensor, ndim: int) -> LabelledTensor:
 
 
 def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
-    """Return clusters of families that share an axis; each has a list of families per act."""
+    """Return clusters of families that share an axis; each has a list of families per act.
+
+    Of families along no axis, which an axis of length 1 leaves, each label is kept once: they never meet, and would
+    double wherever a tensor meets another that was made from it.
+    """
     clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
+    single = {0}
     for index, act in enumerate(acts):
         for family in act.families:
             dims = set(varying(family))
+            if not dims:
+                label = int(family.flatten()[0])
+                if label in single:
+                    continue
+                single.add(label)
             mine: tuple[set[int], list[list[torch.Tensor]]] = (dims, [[] for _ in acts])
             mine[1][index].append(family)
             for other in [other for other in clusters if other[0] & dims]:

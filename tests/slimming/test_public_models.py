@@ -313,3 +313,43 @@ def test_a_reason_names_the_users_line_below_decorators() -> None:
     assert all(
         "test_public_models.py" in frozen.reason for frozen in coupling.frozen if "an output" not in frozen.reason
     )
+
+
+# --- axes of length one -------------------------------------------------------------------------------------------
+
+
+class Selective(nn.Module):
+    """A state space whose rate is read from a single channel."""
+
+    def __init__(self, width: int = 8, states: int = 3) -> None:
+        super().__init__()
+        self.into, self.read, self.rate = nn.Linear(width, 24), nn.Linear(12, 1 + 2 * states), nn.Linear(1, 12)
+        self.decay, self.out = nn.Parameter(torch.rand(12, states)), nn.Linear(12, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, gate = self.into(x).chunk(2, -1)
+        rate, enters, leaves = self.read(x).split([1, 3, 3], -1)
+        rate = F.softplus(self.rate(rate))
+        decays = torch.exp(-torch.einsum("bld,dn->bldn", rate, self.decay))
+        added = torch.einsum("bld,bln,bld->bldn", rate, enters, x)
+        state, seen = torch.zeros(x.shape[0], 12, 3), []
+        for step in range(x.shape[1]):
+            state = decays[:, step] * state + added[:, step]
+            seen.append(torch.einsum("bdn,bn->bd", state, leaves[:, step]))
+        return self.out(torch.stack(seen, 1) * F.silu(gate))  # type: ignore[no-any-return]
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList(Selective() for _ in range(3)), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+def test_a_rate_of_rank_one_does_not_double_labels(tmp_path: Path) -> None:
+    found = widths(halved(Residual(), torch.randn(2, 5, 8), tmp_path))
+    assert [found[f"layers.{index}.into"] for index in range(3)] == [12, 12, 12]
