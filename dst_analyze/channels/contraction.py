@@ -138,6 +138,7 @@ def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
 
 
 def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    cluster = _whole_heads(call, acts, cluster)
     counts = {len(families) for families in cluster if families}
     if counts == {1}:
         return [_joined(call, acts, [families[0] if families else None for families in cluster])]
@@ -153,6 +154,27 @@ def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list
     for families in cluster:
         call.freeze(families, "several channel axes meet in one")
     return []
+
+
+def _whole_heads(
+    call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """Return a cluster in which a scale per head and channel ([heads, 1, size]) keeps its family of heads only.
+
+    Its other axes stay: where a family runs over heads and their channels, heads are removed whole.
+    """
+    wide = [set(varying(families[0])) for families in cluster if len(families) == 1]
+    dims = max(wide, key=len, default=set())
+    found = []
+    for act, families in zip(acts, cluster, strict=True):
+        own = [varying(family) for family in families]
+        if len(families) > 1 and act.constant and all(len(one) == 1 and set(one) < dims for one in own):
+            first = min(range(len(own)), key=own.__getitem__)
+            if len(set(own)) == len(own):
+                call.freeze(families[:first] + families[first + 1 :], "heads are removed whole")
+                families = [families[first]]
+        found.append(families)
+    return found
 
 
 def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch.Tensor | None]) -> torch.Tensor:

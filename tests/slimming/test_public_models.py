@@ -353,3 +353,88 @@ class Residual(nn.Module):
 def test_a_rate_of_rank_one_does_not_double_labels(tmp_path: Path) -> None:
     found = widths(halved(Residual(), torch.randn(2, 5, 8), tmp_path))
     assert [found[f"layers.{index}.into"] for index in range(3)] == [12, 12, 12]
+
+
+# --- operations between layers --------------------------------------------------------------------------------------
+
+
+def spectral_filter(m: Net, x: torch.Tensor) -> torch.Tensor:
+    spectrum = torch.fft.rfft2(m.a(x), dim=(1, 2), norm="ortho")
+    return m.b(torch.fft.irfft2(spectrum * 0.5, s=x.shape[1:3], dim=(1, 2), norm="ortho"))
+
+
+def picked(m: Net, x: torch.Tensor) -> torch.Tensor:
+    h = m.a(x)
+    order = torch.argsort(x.sum(-1), dim=1)[:, :3]
+    return m.b(torch.gather(h, 1, order.unsqueeze(-1).repeat(1, 1, h.shape[-1])))
+
+
+def picked_by_number(m: Net, x: torch.Tensor) -> torch.Tensor:
+    order = torch.argsort(x.sum(-1), dim=1)[:, :3]
+    return m.b(m.a(x).gather(1, order[..., None].tile(1, 1, 16)))
+
+
+def begun_empty(m: Net, x: torch.Tensor) -> torch.Tensor:
+    found = torch.tensor([])
+    for step in range(2):
+        found = torch.cat((found, m.a(x[:, step])), 1)
+    return m.b(found.view(len(x), 2, 16))
+
+
+def heads_first(m: Net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    q, k, v = (part(x).unflatten(-1, (4, 4)).permute(2, 0, 1, 3).flatten(0, 1) for part in (m.q, m.k, m.v))
+    scores = torch.bmm(q, k.transpose(1, 2)).masked_fill(mask.repeat(4, 1, 1) == 0, -1e9)
+    return m.o(torch.bmm(scores.softmax(-1), v).view(4, *x.shape[:2], 4).permute(1, 2, 0, 3).flatten(2))
+
+
+def heads_last(m: Net, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    q, k, v = (part(x).unflatten(-1, (4, 4)).transpose(1, 2).flatten(0, 1) for part in (m.q, m.k, m.v))
+    scores = torch.bmm(q, k.transpose(1, 2)) + mask.repeat_interleave(4, 0)
+    return m.o(torch.bmm(scores.softmax(-1), v).view(len(x), 4, -1, 4).transpose(1, 2).flatten(2))
+
+
+BETWEEN: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], dict[str, tuple[int, int]], dict[str, int]]] = {
+    "a filter of frequencies": (spectral_filter, (torch.randn(2, 6, 6, 8),), {"a": (8, 16), "b": (16, 4)}, {"a": 16}),
+    "gather": (picked, (torch.randn(2, 6, 8),), {"a": (8, 16), "b": (16, 4)}, {"a": 16}),
+    "gather by a number": (picked_by_number, (torch.randn(2, 6, 8),), {"a": (8, 16), "b": (16, 4)}, {"a": 16}),
+    "a list begun empty": (begun_empty, (torch.randn(2, 6, 8),), {"a": (8, 16), "b": (16, 4)}, {"a": 16}),
+    "heads before the batch": (
+        heads_first,
+        (torch.randn(2, 6, 8), torch.ones(2, 6, 6).tril()),
+        {"q": (8, 16), "k": (8, 16), "v": (8, 16), "o": (16, 4)},
+        {"q": 16},
+    ),
+    "heads behind the batch": (
+        heads_last,
+        (torch.randn(2, 6, 8), torch.randn(2, 6, 6)),
+        {"q": (8, 16), "k": (8, 16), "v": (8, 16), "o": (16, 4)},
+        {"q": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_channels_pass_what_lies_between_layers(name: str, tmp_path: Path) -> None:
+    use, example, layers, expected = BETWEEN[name]
+    assert widths(halved(Net(use, **linears(**layers)), example, tmp_path)) == expected
+
+
+class Scaled(nn.Module):
+    """Attention whose queries and keys are normalised and scaled per head and channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 48), nn.Linear(16, 4)
+        self.scale = nn.Parameter(torch.rand(2, 4, 1, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        q, k = F.normalize(q, dim=-1) * self.scale[0], F.normalize(k, dim=-1) * (self.scale[1] + 1)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+def test_a_scale_per_head_and_channel_leaves_with_its_head(tmp_path: Path) -> None:
+    plan = halved(Scaled(), torch.randn(2, 6, 8), tmp_path)
+    (group,) = plan.groups
+    assert (group.group, group.units) == ("qkv", 4)
+    assert "scale" in {name.partition("[")[0] for name in plan.parameters}
