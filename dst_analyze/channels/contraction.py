@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dst_analyze.channels.labels import collapsed, varying
+from dst_analyze.channels.labels import Granularity, collapsed, varying
 from dst_analyze.channels.rule_call import Call, LabelledTensor
 
 
@@ -186,8 +186,11 @@ def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch
         if family is None or family is widest:
             continue
         if act.constant and _within_heads(family, widest) and _broadcast(act, family, widest):
-            call.space.freeze(family, call.reason("shared by all heads"))
-            call.space.join_along(widest, varying(family), call.reason("shared by all heads"))
+            whole = tuple((widest, widest.narrow(dim, 0, 1)) for dim in varying(family))
+            call.space.choose(
+                Granularity(whole, (family,), call.reason("shared by all heads")),
+                Granularity(((widest, family),), (), call.reason("meets an axis of fixed size")),
+            )
         else:
             call.space.join(widest, family, call.reason("meets an axis of fixed size"))
     for act in (act for act, family in zip(acts, families, strict=True) if family is None):
@@ -208,7 +211,8 @@ def _broadcast(act: LabelledTensor, family: torch.Tensor, widest: torch.Tensor) 
 def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:
     """True if a weight or table varies along the inner of several axes only, so that all heads share it.
 
-    Then either the same channels are removed from every head, or whole heads and the tensor stays. Heads are chosen.
+    Then either the same channels are removed from every head, or whole heads and the tensor stays. Heads are chosen, if
+    they may be removed.
     """
     inner, all_ = set(varying(family)), set(varying(widest))
     return inner < all_ and max(all_) in inner

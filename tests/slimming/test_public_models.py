@@ -438,3 +438,61 @@ def test_a_scale_per_head_and_channel_leaves_with_its_head(tmp_path: Path) -> No
     (group,) = plan.groups
     assert (group.group, group.units) == ("qkv", 4)
     assert "scale" in {name.partition("[")[0] for name in plan.parameters}
+
+
+# --- heads and groups, or places within them ------------------------------------------------------------------------
+
+
+def split_in_two(m: Net, x: torch.Tensor) -> torch.Tensor:
+    return m.a(x).unflatten(-1, (4, 8)).sum(-2)  # type: ignore[no-any-return]
+
+
+def split_the_other_way(m: Net, x: torch.Tensor) -> torch.Tensor:
+    return m.a(x).unflatten(-1, (4, 8)).sum(-1)  # type: ignore[no-any-return]
+
+
+def read_by_one(m: Net, x: torch.Tensor) -> torch.Tensor:
+    return m.b(m.a(x).unflatten(-1, (4, 8))).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def sources(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """Two masks over one code, decoded by a layer that both share."""
+    code = m.a(x).relu()
+    masks = m.c(m.b(code)).unflatten(-1, (2, 32)).relu()
+    return m.d(code.unsqueeze(-2) * masks)  # type: ignore[no-any-return]
+
+
+# What is left of each group, of whose units one stays for the axis that is an output.
+SPLIT: dict[str, tuple[Callable[..., Any], dict[str, nn.Module], tuple[int, ...], dict[str, int]]] = {
+    "the outer part is summed": (split_in_two, linears(a=(8, 32)), (2, 8), {"a": 3}),
+    "the inner part is summed": (split_the_other_way, linears(a=(8, 32)), (2, 8), {"a": 7}),
+    "the inner part is read by one layer": (read_by_one, linears(a=(8, 32), b=(8, 1)), (2, 8), {"a": 7}),
+    "masks of several sources": (
+        sources, linears(a=(8, 32), b=(32, 8), c=(8, 64), d=(32, 5)), (2, 8), {"a": 31, "b": 8},
+    ),
+    "groups with fixed outputs": (
+        lambda m, x: m.b(m.a(x)), {"a": nn.Conv2d(3, 32, 3), "b": nn.Conv2d(32, 8, 3, groups=4)},
+        (2, 3, 8, 8), {"a": 8},
+    ),
+    "groups with one output each": (
+        lambda m, x: m.b(m.a(x)), {"a": nn.Conv2d(3, 32, 3), "b": nn.Conv2d(32, 4, 3, groups=4)},
+        (2, 3, 8, 8), {"a": 8},
+    ),
+    "groups with fixed inputs": (
+        lambda m, x: m.b(m.a(x)), {"a": nn.Conv2d(4, 32, 3, groups=4), "b": nn.Conv2d(32, 5, 3)},
+        (2, 4, 8, 8), {"a": 8},
+    ),
+    "groups between groups": (
+        lambda m, x: m.c(m.b(m.a(x))),
+        {"a": nn.Conv1d(3, 32, 3), "b": nn.Conv1d(32, 32, 3, groups=8), "c": nn.Conv1d(32, 8, 1, groups=8)},
+        (2, 3, 12),
+        {"a": 4, "b": 4},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_if_one_granularity_leaves_nothing_the_other_is_tried(name: str, tmp_path: Path) -> None:
+    use, layers, shape, expected = SPLIT[name]
+    plan = halved(Net(use, **layers), torch.randn(shape), tmp_path)
+    assert {group.group: group.units for group in plan.groups} == expected
