@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dst_analyze.channels.labels import collapsed, varying
+from dst_analyze.channels.labels import Granularity, collapsed, varying
 from dst_analyze.channels.rule_call import Call, LabelledTensor
 
 
@@ -113,11 +113,21 @@ def _aligned(act: LabelledTensor, ndim: int) -> LabelledTensor:
 
 
 def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
-    """Return clusters of families that share an axis; each has a list of families per act."""
+    """Return clusters of families that share an axis; each has a list of families per act.
+
+    Of families along no axis, which an axis of length 1 leaves, each label is kept once: they never meet, and would
+    double wherever a tensor meets another that was made from it.
+    """
     clusters: list[tuple[set[int], list[list[torch.Tensor]]]] = []
+    single = {0}
     for index, act in enumerate(acts):
         for family in act.families:
             dims = set(varying(family))
+            if not dims:
+                label = int(family.flatten()[0])
+                if label in single:
+                    continue
+                single.add(label)
             mine: tuple[set[int], list[list[torch.Tensor]]] = (dims, [[] for _ in acts])
             mine[1][index].append(family)
             for other in [other for other in clusters if other[0] & dims]:
@@ -128,6 +138,7 @@ def _clusters(acts: Sequence[LabelledTensor]) -> list[list[list[torch.Tensor]]]:
 
 
 def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    cluster = _whole_heads(call, acts, cluster)
     counts = {len(families) for families in cluster if families}
     if counts == {1}:
         return [_joined(call, acts, [families[0] if families else None for families in cluster])]
@@ -145,6 +156,27 @@ def _join_cluster(call: Call, acts: Sequence[LabelledTensor], cluster: list[list
     return []
 
 
+def _whole_heads(
+    call: Call, acts: Sequence[LabelledTensor], cluster: list[list[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """Return a cluster in which a scale per head and channel ([heads, 1, size]) keeps its family of heads only.
+
+    Its other axes stay: where a family runs over heads and their channels, heads are removed whole.
+    """
+    wide = [set(varying(families[0])) for families in cluster if len(families) == 1]
+    dims = max(wide, key=len, default=set())
+    found = []
+    for act, families in zip(acts, cluster, strict=True):
+        own = [varying(family) for family in families]
+        if len(families) > 1 and act.constant and all(len(one) == 1 and set(one) < dims for one in own):
+            first = min(range(len(own)), key=own.__getitem__)
+            if len(set(own)) == len(own):
+                call.freeze(families[:first] + families[first + 1 :], "heads are removed whole")
+                families = [families[first]]
+        found.append(families)
+    return found
+
+
 def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch.Tensor | None]) -> torch.Tensor:
     """Return one family joined from one per act; an act without one is broadcast or fixed there."""
     present = [family for family in families if family is not None]
@@ -154,8 +186,11 @@ def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch
         if family is None or family is widest:
             continue
         if act.constant and _within_heads(family, widest) and _broadcast(act, family, widest):
-            call.space.freeze(family, call.reason("shared by all heads"))
-            call.space.join_along(widest, varying(family), call.reason("shared by all heads"))
+            whole = tuple((widest, widest.narrow(dim, 0, 1)) for dim in varying(family))
+            call.space.choose(
+                Granularity(whole, (family,), call.reason("shared by all heads")),
+                Granularity(((widest, family),), (), call.reason("meets an axis of fixed size")),
+            )
         else:
             call.space.join(widest, family, call.reason("meets an axis of fixed size"))
     for act in (act for act, family in zip(acts, families, strict=True) if family is None):
@@ -176,7 +211,8 @@ def _broadcast(act: LabelledTensor, family: torch.Tensor, widest: torch.Tensor) 
 def _within_heads(family: torch.Tensor, widest: torch.Tensor) -> bool:
     """True if a weight or table varies along the inner of several axes only, so that all heads share it.
 
-    Then either the same channels are removed from every head, or whole heads and the tensor stays. Heads are chosen.
+    Then either the same channels are removed from every head, or whole heads and the tensor stays. Heads are chosen, if
+    they may be removed.
     """
     inner, all_ = set(varying(family)), set(varying(widest))
     return inner < all_ and max(all_) in inner

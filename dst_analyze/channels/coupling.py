@@ -63,11 +63,12 @@ def _unknown(layer: LayerFacts, traced: TracedModel) -> Group:
 def example_tensors(traced: TracedModel) -> list[torch.Tensor]:
     """Return the example's tensors, cut to a batch of two, since channels are the same in all samples.
 
-    They stay whole unless every tensor starts with the batch axis: the first axis may number the nodes of a graph.
+    They stay whole unless every tensor starts with the batch axis and the model was seen to run on two samples: the
+    first axis may number the nodes of a graph.
     """
     size = traced.inputs.batch_size
     tensors = [tensor.clone() for tensor in traced.inputs.tensors()]
-    if size <= 2 or GraphLimit.ONE_BATCH_SIZE in traced.graph.limits:
+    if size <= 2 or traced.graph.limits & {GraphLimit.ONE_BATCH_SIZE, GraphLimit.NO_OTHER_BATCH}:
         return tensors
     batched = all(tensor.shape[0] == size for tensor in tensors if tensor.ndim)
     return [tensor[:2] if tensor.ndim else tensor for tensor in tensors] if batched else tensors

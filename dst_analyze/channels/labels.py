@@ -6,8 +6,10 @@ every axis along which it does not vary, so that its size depends on the channel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,6 +79,18 @@ def spread(vector: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor
     return vector.view(view).expand(tuple(shape))
 
 
+@dataclass(frozen=True)
+class Granularity:
+    """One way to remove channels where there are two: in whole heads or groups, or at the same places of each.
+
+    ``joins`` are pairs of labels that it joins, ``stays`` labels that it freezes; both for ``reason``.
+    """
+
+    joins: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    stays: tuple[torch.Tensor, ...]
+    reason: Reason
+
+
 # --- the space of all labels --------------------------------------------------------------------------------------
 
 
@@ -101,6 +115,7 @@ class LabelSpace:
         self.floors: list[tuple[LabelArray, int]] = []
         self._edges: list[LabelArray] = []
         self._roots: LabelArray | None = None
+        self._choices: list[tuple[Granularity, Granularity]] = []
         self._preferences: list[tuple[LabelArray, tuple[int, ...]]] = []
         self._grids: dict[tuple[tuple[int, ...], bytes], LabelArray] = {}
         self._inexact: list[tuple[LabelArray, tuple[int, ...], Reason]] = []
@@ -122,7 +137,7 @@ class LabelSpace:
 
     def join(self, one: torch.Tensor, other: torch.Tensor, reason: Reason) -> None:
         """Join labels at the same place; freeze labels at a place where the other has no channel."""
-        one, other = torch.broadcast_tensors(_cut(one, other), _cut(other, one))
+        one, other = _met(one, other)
         a, b = _numbers(one).ravel(), _numbers(other).ravel()
         stays = np.concatenate([a[b == 0], b[a == 0]])
         if (stays := np.unique(stays[stays != 0])).size:
@@ -135,8 +150,15 @@ class LabelSpace:
             if labels.shape[dim] > 1 and labels.stride(dim) != 0:
                 self.join(labels, labels.narrow(dim, 0, 1), reason)
 
+    def choose(self, one: Granularity, other: Granularity) -> None:
+        """Take the first granularity in the end, or the second if only that leaves something to remove."""
+        self._choices.append((one, other))
+
     def prefer(self, labels: torch.Tensor, dims: Iterable[int]) -> None:
-        """Join these labels along ``dims`` if, in the end, they vary along other axes too."""
+        """Join these labels along ``dims`` if, in the end, they vary along other axes too.
+
+        If nothing could be removed then, they are joined along the other axes instead, and those stay.
+        """
         self._preferences.append((_numbers(slim_view(labels)), tuple(dims)))
 
     def grid(self, labels: torch.Tensor) -> None:
@@ -177,6 +199,7 @@ class LabelSpace:
 
     def close(self) -> None:
         """Join labels until every tensor stays a full grid, whichever units are removed."""
+        self._apply_choices()
         while self._apply_preferences() or self._apply_grids():
             pass
 
@@ -189,14 +212,57 @@ class LabelSpace:
                 found.append((np.unique(units[labels != 0]), reason))
         return found
 
+    def _apply_choices(self) -> None:
+        """Settle the granularities, the last call's first: what stays at the end of a model is known by then."""
+        if all(self._frees(one) for one, _ in self._choices):
+            self._choices = [(one, one) for one, _ in self._choices]
+        while self._choices:
+            one, other = self._choices.pop()
+            chosen = one if one is other or self._frees(one) or not self._frees(other) else other
+            for labels in chosen.stays:
+                self.freeze(labels, chosen.reason)
+            for a, b in chosen.joins:
+                self.join(a, b, chosen.reason)
+
+    def _frees(self, granularity: Granularity) -> bool:
+        """True if a granularity would leave units of which one can be removed."""
+        roots, stays = self.roots(), self._staying()
+        pairs = [tuple(map(_numbers, _met(*pair))) for pair in granularity.joins]
+        involved = np.unique(roots[np.concatenate([part.ravel() for pair in pairs for part in pair])])
+        place = {int(unit): index for index, unit in enumerate(involved)}
+        still = stays[involved].copy()
+        for labels in granularity.stays:
+            for unit in np.unique(roots[_numbers(slim_view(labels))]).tolist():
+                if unit in place:
+                    still[place[unit]] = True
+        a, b = (np.searchsorted(involved, roots[np.concatenate([pair[i].ravel() for pair in pairs])]) for i in (0, 1))
+        return _free_count(a, b, still) > 1
+
+    def _staying(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which units hold a frozen label; the label of no channel counts as one."""
+        roots = self.roots()
+        stays = np.zeros(int(roots.max()) + 1, np.bool_)
+        stays[roots[0]] = True
+        if self.frozen:
+            stays[roots[np.concatenate([labels for labels, _ in self.frozen])]] = True
+        return stays
+
     def _apply_preferences(self) -> bool:
         roots, before = self.roots(), len(self._edges)
+        stays = self._staying() if self._preferences else None
         for labels, dims in self._preferences:
             units = roots[labels]
-            if any(_varies(units, dim) for dim in range(units.ndim) if dim not in dims):
-                for dim in dims:
-                    if _varies(units, dim):
-                        self._join_numbers(labels, dim)
+            others = [dim for dim in range(units.ndim) if dim not in dims and _varies(units, dim)]
+            along = [dim for dim in dims if _varies(units, dim)]
+            if not others or not along:
+                continue
+            assert stays is not None
+            if not _frees_along(units, others, stays) and _frees_along(units, along, stays):
+                first: Any = tuple(slice(0, 1) if dim in dims else slice(None) for dim in range(units.ndim))
+                self.freeze(torch.from_numpy(labels[first]), Reason("stays with what is summed", "", "", ""))
+                along = others
+            for dim in along:
+                self._join_numbers(labels, dim)
         return len(self._edges) > before
 
     def _apply_grids(self) -> bool:
@@ -204,7 +270,7 @@ class LabelSpace:
 
         Grids that share units are left for the next call: a choice for one grid often settles its neighbours.
         """
-        roots, before = self.roots(), len(self._edges)
+        roots, before, stays = self.roots(), len(self._edges), self._staying()
         touched: set[int] = set()
         for labels in self._grids.values():
             units = roots[labels]
@@ -213,7 +279,7 @@ class LabelSpace:
                 continue
             mine = set(np.unique(units).tolist())
             if mine.isdisjoint(touched):
-                kept = max(dims, key=lambda dim: _pieces(units, dim))
+                kept = max(dims, key=lambda dim: (_frees_along(units, [dim], stays), _pieces(units, dim)))
                 for dim in dims:
                     if dim != kept:
                         self._join_numbers(labels, dim)
@@ -236,6 +302,12 @@ def _numbers(labels: torch.Tensor) -> LabelArray:
     return labels.numpy().astype(np.int64)
 
 
+def _met(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two label tensors in a common shape, without the axes along which neither varies."""
+    one, other = torch.broadcast_tensors(_cut(one, other), _cut(other, one))
+    return one, other
+
+
 def _cut(labels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return labels with length 1 along the axes along which neither tensor varies."""
     for dim in range(labels.ndim):
@@ -246,6 +318,24 @@ def _cut(labels: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def _varies(units: LabelArray, dim: int) -> bool:
     return units.shape[dim] > 1 and bool((units != np.take(units, [0], axis=dim)).any())
+
+
+def _free_count(a: LabelArray, b: LabelArray, stays: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+    """Return how many parts of a graph hold no unit that stays, given its edges from ``a`` to ``b``."""
+    graph = coo_array((np.ones(len(a), np.int8), (a, b)), shape=(len(stays), len(stays)))
+    count, part = connected_components(graph, directed=False)
+    held = np.zeros(count, np.bool_)
+    np.logical_or.at(held, part, stays)
+    return int(count - held.sum())
+
+
+def _frees_along(units: LabelArray, dims: Sequence[int], stays: np.ndarray[Any, np.dtype[np.bool_]]) -> bool:
+    """True if there is a choice left when only places along ``dims`` may be removed."""
+    moved = np.moveaxis(units, list(dims), list(range(len(dims))))
+    rows = moved.reshape(math.prod(moved.shape[: len(dims)]), -1)
+    involved, numbers = np.unique(rows, return_inverse=True)
+    numbers = numbers.reshape(rows.shape)
+    return _free_count(numbers.ravel(), np.repeat(numbers[:, 0], rows.shape[1]), stays[involved]) > 1
 
 
 def _pieces(units: LabelArray, dim: int) -> int:

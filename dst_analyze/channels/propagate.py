@@ -101,7 +101,7 @@ class LabelRun(fx.Interpreter):
         made = _acts(unlabelled(result))
         if not made and call.op != "setitem":
             return result  # a plain value, such as a size
-        if any(0 in act.shape for act in (*call.acts, *made)):
+        if any(0 in act.shape for act in (*call.acts, *made) if not (call.op in shapes.JOINING and act.shape == (0,))):
             return self._not_understood(call, "the example gives it an empty tensor")
         if rule is None:
             return self._not_understood(call)

@@ -6,7 +6,6 @@ freezes the channels of its tensors; none is taken to be element-wise by default
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -19,7 +18,7 @@ from dst_analyze.channels.labels import LabelSpace, Reason, along, collapsed, sp
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.families import family_of_call, family_of_layer
 from dst_analyze.model.tracing.registered import keep_whole
-from dst_analyze.model.user_errors import describe_value, user_code
+from dst_analyze.model.user_errors import describe_value, source_of, user_code
 
 
 @dataclass(frozen=True)
@@ -185,8 +184,7 @@ def place_of(node: fx.Node, root: type[nn.Module]) -> str:
     if not own:
         return str(node.target if node.op == "call_module" else stack[-1][0])
     path, kind = own[-1]
-    code = getattr(inspect.getattr_static(kind, "forward", None), "__code__", None) if isinstance(kind, type) else None
-    written = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    written = source_of(kind) if isinstance(kind, type) else ""
     return f"{path} ({written})" if path and written else written or str(path)
 
 

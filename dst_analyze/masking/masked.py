@@ -8,7 +8,6 @@ elsewhere.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
 from dst_analyze.masking.layer import MaskedLayer, Threshold, flat_layout
 from dst_analyze.masking.masks import Backend, Masks, OnCollapse, ThresholdScale
 from dst_analyze.masking.parameter_swap import Substitution
+from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
@@ -179,7 +179,7 @@ class MaskedModel(GraphForms):
     @torch.no_grad()
     def unmasked(self) -> nn.Module:
         """Return a model of the original's class, with pruned weights set to zero and no thresholds."""
-        plain = copy.deepcopy(self.model)
+        plain = deep_copied(self.model)
         for layer, mask in zip(self.layers, self.masks().values(), strict=True):
             plain.get_parameter(layer.aliases[0]).mul_(mask)
         return plain

@@ -7,7 +7,6 @@ thresholds and inputs, buffers, plain attributes of modules, and how many random
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import math
 import random
@@ -23,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from dst_analyze.masking.masked_weight import EAGER
 from dst_analyze.masking.masks import Backend
+from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.graph.calls import CallShape, OutputShape
 from dst_analyze.model.graph.packed_graph import PackedGraph
 from dst_analyze.model.inputs.inputs import Inputs
@@ -99,7 +99,7 @@ def prove_equal(
 def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
     """Return a half-pruned copy with slightly changed weights, so that no zero hides an error."""
     _seed()
-    own = copy.deepcopy(masked)
+    own = deep_copied(masked)
     own.masking.backend = backend
     own.train(mode == "train")
     noise = torch.randn(_NOISE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 import warnings
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import ModelError
+from dst_analyze.model.copying import deep_copied
 
 
 @contextmanager
@@ -38,6 +38,22 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore all buffers on exit, since some modules write to them even in eval mode."""
+    kept = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, buffers in kept:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
 
 
 @contextmanager
@@ -92,11 +108,11 @@ def deep_copy(model: nn.Module) -> nn.Module:
     """Return a deep copy of a model; raise `ModelError` if it cannot be copied."""
     refuse_lazy(model)
     try:
-        return copy.deepcopy(model)
+        return deep_copied(model)
     except Exception as error:
         raise ModelError(
             f"the model cannot be copied: {type(error).__name__}: {error}",
-            hint="modules must survive copy.deepcopy; a tensor computed in __init__ from parameters needs .detach()",
+            hint="modules must survive copy.deepcopy",
         ) from error
 
 

@@ -150,9 +150,10 @@ def place_of(error: BaseException) -> str:
     return frames[-1] if frames else ""
 
 
-def source_of(module: nn.Module) -> str:
-    """Return the file and line of a module's forward; "" if it is not written in Python."""
-    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
+def source_of(kind: type[nn.Module]) -> str:
+    """Return the file and line of a class's forward, below its decorators; "" if it is not written in Python."""
+    forward = inspect.getattr_static(kind, "forward", None)
+    code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
     return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 
 import pytest
 import torch
@@ -181,7 +182,7 @@ def test_lazy_modules_are_refused_with_a_hint() -> None:
 
 def test_a_model_that_cannot_be_copied_is_refused_with_a_hint() -> None:
     model = nn.Linear(2, 2)
-    model.kept = model.weight * 2  # a tensor with a history
+    model.kept = threading.Lock()
     with pytest.raises(ModelError, match="cannot be copied"):
         trace_model(model, torch.randn(2, 2))
 

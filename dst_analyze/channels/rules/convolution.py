@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dst_analyze.channels.contraction import contract, join_elementwise
-from dst_analyze.channels.labels import spread, varying
+from dst_analyze.channels.labels import Granularity, spread, varying
 from dst_analyze.channels.rule_call import Call, LabelledTensor
 from dst_analyze.channels.rules.linear import combined
 
@@ -87,6 +87,8 @@ def _grouped(
 ) -> list[torch.Tensor]:
     """Join channels so that groups keep equal sizes: whole groups if there are many, else by place.
 
+    If that leaves nothing to remove, as where the output is fixed, it is done the other way.
+
     One axis of the weight numbers all channels of its side, the other only those within a group.
     """
     why = call.reason("groups of equal size" if inputs else "meets an axis of fixed size")
@@ -103,18 +105,17 @@ def _grouped(
     if transposed:
         call.space.role("produces", made)
     ins, outs = entering.view(groups, -1), made.view(groups, -1)
-    if groups_leave_whole(groups, in_, out):
-        call.freeze(inner, "groups are kept or removed whole")
+    whole = Granularity(((ins, ins[:, :1]), (outs, outs[:, :1]), (ins[:, 0], outs[:, 0])), tuple(inner), why)
+    within = outs[0] if transposed else ins[0]
+    placed = Granularity(((ins, ins[:1]), (outs, outs[:1]), *((labels, within) for labels in inner)), (), why)
+    first, second = (whole, placed) if groups_leave_whole(groups, in_, out) else (placed, whole)
+    # Groups of one channel leave no choice; the number of a transposed convolution's groups is read off its sizes.
+    call.space.choose(first, first if transposed or groups == in_ == out else second)
+    if first is whole:
         for labels in full:
             call.space.role("produces", labels)
-        call.space.join(ins, ins[:, :1].contiguous(), why)
-        call.space.join(outs, outs[:, :1].contiguous(), why)
-        call.space.join(ins[:, 0], outs[:, 0], why)
     else:
-        call.space.join(ins, ins[:1].contiguous(), why)
-        call.space.join(outs, outs[:1].contiguous(), why)
         for labels in inner:
-            call.space.join(labels, outs[0] if transposed else ins[0], why)
             call.space.role("produces" if transposed else "reads", labels)
     return [made]
 
@@ -136,8 +137,8 @@ def convolution_layer(call: Call) -> LabelledTensor:
     transposed = isinstance(module, nn.modules.conv._ConvTransposeNd)
     reads, makes = ([0], [1]) if transposed else ([1], [0])
     count = max(1, len(call.x.along(call.x.ndim - module.weight.ndim + 1)))
-    if module.groups > 1 and groups_leave_whole(module.groups, module.in_channels, module.out_channels):
-        reads, makes = ([0], []) if transposed else ([], [0])  # the axis of places within a group stays
+    if transposed and module.groups > 1 and groups_leave_whole(module.groups, module.in_channels, module.out_channels):
+        reads, makes = [0], []  # the axis of places within a group stays
     weight, read = call.parameter("weight", makes), call.parameter("weight", reads, count)
     assert weight is not None
     assert read is not None

@@ -31,6 +31,7 @@ _ELEMENTWISE = (
     "requires_grad", "round", "rrelu", "rsqrt", "rsub", "selu", "sgn", "sigmoid", "sign", "silu", "sin", "sinc",
     "sinh", "softplus", "softshrink", "softsign", "sqrt", "square", "sub", "subtract", "tan", "tanh", "tanhshrink",
     "threshold", "to", "true_divide", "trunc", "truediv", "type", "type_as", "where", "xlogy", "zero", "zeros_like",
+    "angle", "complex", "conj", "imag", "polar", "real",  # of complex numbers
 )
 # fmt: on
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from dst_analyze.channels.contraction import join_elementwise
-from dst_analyze.channels.rule_call import Call, LabelledTensor, rules
+from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, rules
 from dst_analyze.channels.rules.elementwise import reduced
-from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name
+from dst_analyze.channels.rules.shapes import rebuilt, spatial, spatial_by_name, stretched
 
 
 def unpooling(call: Call) -> Any:
@@ -89,6 +89,37 @@ def _sorted(call: Call) -> Any:
 def local_response_norm(call: Call) -> LabelledTensor:
     call.inexact(call.x, [1], "a norm over neighbours")
     return call.out(call.x.families)
+
+
+# --- frequencies ------------------------------------------------------------------------------------------------
+
+_ALONG_ONE = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+_ALONG_MORE = ("fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn")
+_SHIFTS = ("fftshift", "ifftshift")
+
+
+@rules(*(f"fft_{name}" for name in (*_ALONG_ONE, *_ALONG_MORE, *_SHIFTS)), effect=Effect.NO_HIDDEN_SUM)
+def _transformed(call: Call) -> Any:
+    """Freeze channels along the transformed axes; keep the labels along all others."""
+    name = call.op.removeprefix("fft_")
+    dim = call.get(1 if name in _SHIFTS else 2, "dim", -1 if name in _ALONG_ONE else None)
+    if dim is None and name.endswith("2"):
+        dim = (-2, -1)
+    if dim is None:
+        lengths = None if name in _SHIFTS else call.get(1, "s")
+        dim = range(-len(lengths), 0) if lengths is not None else range(call.x.ndim)
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    return stretched(call, call.x, dims, "transformed along the axis")
+
+
+@rules("view_as_real", effect=Effect.NO_HIDDEN_SUM)
+def _as_real(call: Call) -> Any:
+    return call.out(family.unsqueeze(-1).expand(call.shape) for family in call.x.families)
+
+
+@rules("view_as_complex", effect=Effect.NO_HIDDEN_SUM)
+def _as_complex(call: Call) -> Any:
+    return call.out(family[..., 0] for family in call.without(call.x, [-1], "pairs of a complex number"))
 
 
 # --- two tensors compared ---------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def _expanded_as(call: Call) -> Any:
 
 # fmt: off
 _MOVES = (
-    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "repeat",
-    "tile", "repeat_interleave", "chunk", "split", "split_with_sizes", "tensor_split", "narrow",
+    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "flip", "chunk", "split",
+    "split_with_sizes", "tensor_split", "narrow",
 )
 # fmt: on
 
@@ -72,6 +72,25 @@ def rebuilt(call: Call, per_family: list[list[torch.Tensor]]) -> Any:
         for i, result in enumerate(results)
     )
     return acts if several else acts[0]
+
+
+@rules("repeat", "tile", "repeat_interleave", effect=Effect.REARRANGES)
+def _repeated(call: Call) -> Any:
+    """Repeat the labels; an axis without any, such as the batch of a mask, gets one per repetition."""
+    repeated = as_it_is(call)
+    if call.op == "repeat_interleave" and not isinstance(call.get(1, "repeats"), int):
+        return repeated
+    before = (*[1] * (len(call.shape) - call.x.ndim), *call.x.shape)
+    families = list(repeated.families)
+    for dim, size in enumerate(call.shape):
+        taken = any(dim in varying(family) for family in repeated.families)
+        if taken or size == before[dim] or not before[dim] or len(call.shape) < call.x.ndim:
+            continue
+        labels = call.space.fresh(size // before[dim])
+        inside = call.op == "repeat_interleave"
+        labels = labels.repeat(before[dim]) if inside else labels.repeat_interleave(before[dim])
+        families.append(spread(labels, dim, call.shape))
+    return call.out(families, constant=call.x.constant and len(families) == len(repeated.families))
 
 
 @family_rule(Effect.REARRANGES)
@@ -170,9 +189,15 @@ def unfold(call: Call) -> Any:
 # --- putting together -------------------------------------------------------------------------------------------
 
 
-@rules("cat", "concat", "concatenate", effect=Effect.REARRANGES)
+JOINING = ("cat", "concat", "concatenate")
+
+
+@rules(*JOINING, effect=Effect.REARRANGES)
 def _cat(call: Call) -> Any:
-    """Concatenate labels along the axis; join the tensors along every other."""
+    """Concatenate labels along the axis; join the tensors along every other.
+
+    An empty tensor of one axis, as code begins a list with, is left out, as torch does.
+    """
     acts = [act for act in call.acts if act.shape != (0,)]
     dim = call.get(1, "dim", call.kwargs.get("axis", 0)) % acts[0].ndim
     across, pieces = [], []
@@ -332,7 +357,7 @@ def _attribute(call: Call) -> Any:
         return call.args[0][("values", "indices").index(name)]
     if name in ("T", "mT", "H", "mH"):
         return rebuilt(call, [[getattr(family, name)] for family in call.x.families])
-    if name in ("data", "real"):
+    if name in ("data", "real", "imag"):
         return call.out(call.x.families)
     call.freeze(call.x.families, f"its attribute {name}")
     return call.out([])
@@ -340,7 +365,7 @@ def _attribute(call: Call) -> Any:
 
 FUNCTIONS_THAT_MAKE = ("zeros", "ones", "full", "empty", "rand", "randn")
 METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
-MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to")
+MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to", "repeat", "tile", "repeat_interleave")
 
 
 @rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)

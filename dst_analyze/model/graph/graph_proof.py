@@ -6,7 +6,6 @@ another batch size.
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from torch import fx, nn
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils._pytree import tree_leaves
 
+from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.graph.recording_tracer import Opaque
 from dst_analyze.model.graph.symbolic import plain_output
 from dst_analyze.model.inputs.inputs import Inputs
@@ -37,6 +37,7 @@ class GraphLimit(Enum):
     ONE_BATCH_SIZE = auto()  # it holds for the example's batch size only
     EXAMPLE_VALUES = auto()  # it holds for the example's values only
     SHAPES_ONLY = auto()  # there were no values to compare
+    NO_OTHER_BATCH = auto()  # the model refuses another length of the first axis, which may not number samples
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def copy_sharing_parameters(own: nn.Module) -> nn.Module:
 
     A module's caches may keep proxies after tracing, or values computed from other weights after a run.
     """
-    return copy.deepcopy(own, {id(parameter): parameter for parameter in own.parameters()})
+    return deep_copied(own, {id(parameter): parameter for parameter in own.parameters()})
 
 
 def build_graph_module(root: nn.Module, draft: Draft) -> fx.GraphModule:
@@ -81,7 +82,7 @@ def has_meta_tensors(own: nn.Module, inputs: Inputs) -> bool:
 
 
 _Limits = list[tuple[GraphLimit, str]]
-"""The limits of a graph, each with a note for readers."""
+"""The limits of a graph, each with a note for readers, or "" where there is nothing to say."""
 
 
 def prove_graph(own: nn.Module, model: nn.Module, inputs: Inputs, draft: Draft) -> _Limits:
@@ -129,20 +130,20 @@ def _other_values(trial: _Trial, inputs: Inputs) -> _Limits:
 
 
 def _other_batch(trial: _Trial, inputs: Inputs) -> _Limits:
-    """Compare at twice the batch size, or at half of a large one, which is quicker."""
+    """Compare at twice the batch size, or on two samples of a larger one, which is quicker."""
     size = inputs.batch_size
 
     def other(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.ndim or tensor.shape[0] != size:
             return tensor
-        return tensor[: size // 2] if size >= 4 else torch.cat([tensor, tensor])
+        return tensor[:2] if size > 2 else torch.cat([tensor, tensor])
 
     try:
         trial.compare(inputs.map(other), record=False)
     except _MismatchError as mismatch:
         return [(GraphLimit.ONE_BATCH_SIZE, f"holds for batch size {size} only: {mismatch}")]
-    except Exception:  # the model refuses this batch size: nothing to compare with
-        return []
+    except Exception:  # nothing to compare with
+        return [(GraphLimit.NO_OTHER_BATCH, "")]
     return []
 
 

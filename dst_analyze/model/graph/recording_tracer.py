@@ -37,6 +37,7 @@ from dst_analyze.model.graph.torch_calls import (
     leaves,
     mapped,
     name_of,
+    python_number,
 )
 from dst_analyze.model.graph.traced_numbers import Number, TracedFloat, TracedInt, plain
 from dst_analyze.model.inputs.inputs import Inputs
@@ -277,7 +278,7 @@ class RecordingTracer(TorchFunctionMode):
                     result = self._leaf(original, module, args, kwargs)
                 except Exception:
                     raise error from None  # it fails as a single node too: report the first reason to the caller
-                self.opaque.append(Opaque.stopped_by(error, name, place_of(error) or source_of(module)))
+                self.opaque.append(Opaque.stopped_by(error, name, place_of(error) or source_of(type(module))))
                 return result
         finally:
             while len(self._stack) > depth:
@@ -357,6 +358,7 @@ class RecordingTracer(TorchFunctionMode):
             if value.node._erased:
                 raise UntraceableError("a size measured inside a module that was rolled back")
             return value.node
+        value = python_number(value)
         if value is None or value is ... or isinstance(value, base_types):
             return value
         if is_record(value):

@@ -17,8 +17,10 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import SUPPORTED_NODES, tree_leaves
 
+from dst_analyze.model.graph.torch_calls import python_number
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.tracing.registered import is_whole
 
@@ -63,7 +65,7 @@ def is_leaf(module: nn.Module, tensors: int) -> bool:
 
 def is_standard(module: nn.Module) -> bool:
     """True for torch.nn's layers and batch norms, whose use of their parameters is known."""
-    if isinstance(module, _COMPOSITES):
+    if isinstance(module, _COMPOSITES) or _has_computed_weight(module):
         return False
     if isinstance(module, _NormBase):
         return {name for name, _ in module.named_parameters()} <= {"weight", "bias"}
@@ -77,11 +79,24 @@ def is_standard(module: nn.Module) -> bool:
     return False
 
 
+def _has_computed_weight(module: nn.Module) -> bool:
+    """True if a hook computes a weight before each call, as old `weight_norm` does: the graph shows how.
+
+    Old `spectral_norm` is not among them: it computes another weight in training, which a graph of eval mode lacks.
+    """
+    return any(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values())
+
+
 def is_stochastic(module: nn.Module) -> bool:
-    """True for modules like dropout: no parameters, but random numbers or the training flag."""
+    """True for modules like dropout: no parameters, but random numbers or the training flag.
+
+    A module that only calls a dropout layer of its own is not: the graph shows that layer.
+    """
     forward = inspect.getattr_static(type(module), "forward", None)  # not a function for a scripted module
     code = getattr(inspect.unwrap(forward), "__code__", None) if callable(forward) else None
-    return code is not None and not any(True for _ in module.parameters()) and not _CHANCE.isdisjoint(_names(code))
+    if code is None or any(True for _ in module.parameters()):
+        return False
+    return not _CHANCE.isdisjoint(set(_names(code)) - module._modules.keys())
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -207,6 +222,9 @@ class SymbolicTracer(fx.Tracer):
             return forward(*args, **kwargs)
         self._tensors = sum(isinstance(leaf, fx.Proxy) for leaf in tree_leaves((args, kwargs)))
         return super().call_module(m, forward, args, kwargs)
+
+    def create_arg(self, a: Any) -> Any:
+        return super().create_arg(python_number(a))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return is_leaf(m, self._tensors)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MethodDescriptorType, WrapperDescriptorType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import is_tensor_method_or_property
 
@@ -108,6 +109,11 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, slice):
         return slice(*(mapped(item, change) for item in (value.start, value.stop, value.step)))
     return change(value)
+
+
+def python_number(value: Any) -> Any:
+    """Return a numpy scalar as the number that generated code can write; any other value as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def leaves(value: Any) -> list[Any]:

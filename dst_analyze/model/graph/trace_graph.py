@@ -116,7 +116,7 @@ class _Ladder:
         """Return the trace if its graph reproduces the model; else None."""
         try:
             found = prove_graph(self._own, self._model, self._inputs, draft)
-            notes = (*self.notes, *draft.notes, *(note for _, note in found))
+            notes = (*self.notes, *draft.notes, *(note for _, note in found if note))
             return _accepted(self._own, draft, notes, frozenset(limit for limit, _ in found))
         except MemoryError:
             raise

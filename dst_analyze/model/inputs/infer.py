@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import itertools
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from dst_analyze.errors import DataError, ModelError
+from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
-from dst_analyze.model.isolation import preserved, preserved_randomness
+from dst_analyze.model.isolation import preserved, preserved_buffers, preserved_randomness
 from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_list
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.user_errors import describe_value, headline, user_code, user_trace
@@ -62,8 +63,13 @@ def _data_inputs(loaded: LoadedModel) -> Inputs:
     assert loaded.train_data is not None
     hint = "train_data() returns a DataLoader, a Dataset or tensors; its batches are (inputs, targets) or dicts"
     with preserved_randomness(), user_code("reading train_data()", DataError, file=loaded.file, hint=hint):
-        batch = first_batch(loaded.train_data(), _BATCH_SIZE)
+        data = loaded.train_data()
+        batch = first_batch(data, _BATCH_SIZE)
     inputs = batch_inputs(batch, loaded.model)
+    if not isinstance(data, Dataset) and not _runs(loaded.model, inputs):
+        # The first axis may number something else than samples, such as the nodes of a graph.
+        whole = batch_inputs(first_batch(data, sys.maxsize), loaded.model)
+        inputs = whole if _runs(loaded.model, whole) else inputs
     if not inputs.tensors():
         raise DataError(
             f"A batch of train_data() is {describe_value(batch)} without a tensor for the model.", hint=hint
@@ -168,7 +174,7 @@ def _guessed_inputs(loaded: LoadedModel, device: torch.device) -> Inputs:
     model = loaded.model
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
     draw = Draw(_BATCH_SIZE, dtype)
-    subject = copy.deepcopy(model) if any(is_lazy(p) for p in model.parameters()) else model
+    subject = deep_copied(model) if any(is_lazy(p) for p in model.parameters()) else model
     tried: list[str] = []
     failure: Exception | None = None
     for candidate in itertools.chain(known_inputs(model, draw), _fitting_inputs(model, draw)):
@@ -187,11 +193,19 @@ def _guessed_inputs(loaded: LoadedModel, device: torch.device) -> Inputs:
     raise _no_guess(loaded, tried, failure)
 
 
+def _runs(model: nn.Module, inputs: Inputs) -> bool:
+    try:
+        _run(model, inputs.to(_device(model)))
+    except Exception:
+        return False
+    return True
+
+
 def _run(model: nn.Module, inputs: Inputs) -> None:
     """Call the model once in eval mode, without changing the model or the inputs."""
     with ExitStack() as stack:
         stack.enter_context(preserved(model))
-        stack.enter_context(_preserved_buffers(model))
+        stack.enter_context(preserved_buffers(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -199,22 +213,6 @@ def _run(model: nn.Module, inputs: Inputs) -> None:
             stack.enter_context(torch.device("meta"))  # for tensors that a forward pass creates, torch.arange(n)
         model.eval()
         inputs.map(torch.clone).call(model)
-
-
-@contextmanager
-def _preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore all buffers on exit, since some modules write to them even in eval mode."""
-    kept = [(module, dict(module._buffers)) for module in model.modules()]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, buffers in kept:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, value in values:
-                buffer.copy_(value)
 
 
 _SHOWN = 6

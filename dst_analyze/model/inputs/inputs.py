@@ -31,6 +31,11 @@ class Inputs:
 
         return Inputs(tree_map(leaf, self.args), tree_map(leaf, dict(self.kwargs)))
 
+    def cut(self, count: int) -> Inputs:
+        """Return the same arguments with every tensor that starts with the batch axis cut to its first samples."""
+        size = self.batch_size
+        return self.map(lambda tensor: tensor[:count] if tensor.ndim and len(tensor) == size else tensor)
+
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same arguments with all tensors on a device."""
         return self.map(lambda tensor: tensor.to(device))

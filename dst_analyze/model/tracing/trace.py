@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import fx, nn
 
 from dst_analyze.deprecation import warn_renamed
@@ -201,7 +202,7 @@ def trace_model(
     inputs = as_inputs(example_inputs, model)
     # torch's FLOP counter fails on parameters that require gradients, which tracing does not need.
     copy = deep_copy(model).requires_grad_(False)
-    audit, notes = _audited(copy, inputs)
+    audit, notes = _audited(copy, inputs, model)
     macs, uncounted = _macs(copy, inputs)
     graph = trace_graph(model, inputs)
     found = _layers(copy, audit, graph, inputs.batch_size)
@@ -264,9 +265,9 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
     return pack_graph(graph.graph_module, model, rung=graph.rung, fixed_sizes=graph.fixed_sizes)
 
 
-def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
+def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, list[str]]:
     """Return the audit of both modes, since some heads exist in training only, and notes."""
-    audit, notes = Audit(copy), []
+    audit, notes = Audit(copy, model), []
     with preserved(copy), quiet_inspection():
         copy.eval()
         try:
@@ -282,13 +283,19 @@ def _audited(copy: nn.Module, inputs: Inputs) -> tuple[Audit, list[str]]:
                 audit.run(copy, inputs, "train")
         except Exception as error:  # a batch of one under batch norm, or missing targets: the eval run is enough
             notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
+    for name, place in audit.foreign.items():
+        raise ModelError(
+            f"a copy of the model still reads {name} of the model itself, through a global name or a hidden reference",
+            place=place,
+            hint="reach layers through self in forward: copies of the model are masked, trained and narrowed",
+        )
     return audit, notes
 
 
 def _macs(copy: nn.Module, inputs: Inputs) -> tuple[int, tuple[str, ...]]:
     with preserved(copy), quiet_inspection():
         copy.eval()
-        macs, uncounted = total_macs(lambda: inputs.call(copy))
+        macs, uncounted = total_macs(lambda: inputs.map(torch.clone).call(copy))
     return macs // inputs.batch_size, uncounted
 
 

@@ -55,16 +55,25 @@ class _Origin:
 class Audit:
     """A record of one model's runs: the weights in order of first use, and all parameters that were read."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, original: nn.Module | None = None) -> None:
+        """Prepare to audit a model; if it is a copy, also note what its runs read of the original."""
         self.uses: dict[int, WeightUse] = {}
         self.read: set[str] = set()
         self.missed_macs = 0  # multiplications in the eval run that torch's counter missed and a formula knows
         self.names: dict[int, str] = {}
         for name, parameter in model.named_parameters():
             self.names.setdefault(id(parameter), name)
+        shared = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self.originals = {
+            id(tensor): name
+            for name, tensor in ((*original.named_parameters(), *original.named_buffers()) if original else ())
+            if id(tensor) not in shared
+        }
+        self.foreign: dict[str, str] = {}  # what was read of the original, and where
 
     def run(self, model: nn.Module, inputs: Inputs, mode: Literal["train", "eval"]) -> Any:
         """Run the example once and record its weights; the caller sets the model's mode."""
+        inputs = inputs.map(torch.clone)  # the model may write into its inputs
         with torch.no_grad(), _Watch(self, inputs, mode):
             return inputs.call(model)
 
@@ -91,6 +100,9 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         name = name_of(func)
         tensors = list(_tensors(args, kwargs))
+        for original in (self.audit.originals.get(id(tensor)) for tensor in tensors):
+            if original is not None:
+                self.audit.foreign.setdefault(original, place_here())
         origins = [(tensor, origin) for tensor in tensors if (origin := self._origin(tensor)) is not None]
         reached = self._weights(name, args, kwargs) if origins else []
         if reached:

@@ -200,8 +200,15 @@ def _near(steps: list[int], at: int, wanted: float) -> bool:
 class Cost:
     """The parameters or MACs of a model at given widths, computed from layouts without building it."""
 
-    def __init__(self, coupling: Coupling, weights: Mapping[str, float]) -> None:
-        """``weights``: the cost of each parameter at full width."""
+    def __init__(self, coupling: Coupling, weights: Mapping[str, float], outside: float = 0) -> None:
+        """Prepare to count.
+
+        Args:
+            coupling: Which channels belong together.
+            weights: What each parameter of the model's graph costs as it is.
+            outside: What the user's model costs besides; the slim model is without it.
+        """
+        self._outside = outside
         group_of = {unit: group for group in coupling.removable for unit in group.units}
         self._widths = {group.name: group.width for group in coupling.removable}
         self._fixed = sum(cost for name, cost in weights.items() if name not in coupling.parameters)
@@ -215,6 +222,11 @@ class Cost:
         """Return the cost at given widths; groups that are not named have their full width."""
         part = self._parts(widths)
         return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
+
+    @property
+    def whole(self) -> float:
+        """The cost of the user's model as it is."""
+        return self.of({}) + self._outside
 
     def dependent_shares(self, widths: Mapping[str, float]) -> dict[str, float]:
         """Return the share of the model's cost that depends on each group: its derivative by the group's width."""
@@ -242,7 +254,7 @@ class Budget:
 
     def used(self, widths: Mapping[str, float]) -> float:
         """Return the share of the budget that widths use; 1 is all of it."""
-        return self.cost.of(widths) / (self.share * self.cost.of({}))
+        return self.cost.of(widths) / (self.share * self.cost.whole)
 
 
 def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:

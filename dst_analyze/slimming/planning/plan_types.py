@@ -147,6 +147,7 @@ class SlimPlan(Json):
     model: str
     parameters: dict[str, tuple[int, ...]]
     inputs: tuple[TensorShape, ...]
+    tensors_only: bool = True  # False if the example has other arguments, or nested ones: `inputs` do not show them
     rule: str
     asked: dict[str, Number]
     limits: Limits = Limits()

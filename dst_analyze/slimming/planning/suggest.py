@@ -262,8 +262,10 @@ def cost_of(traced: TracedModel, coupling: Coupling, what: str) -> Cost:
     """Return the cost model for "params" or "macs"."""
     assert traced.graph_module is not None
     if what == "macs":
-        return Cost(coupling, {layer.parameter: layer.macs for layer in traced.layers if layer.macs})
-    return Cost(coupling, {name: p.numel() for name, p in traced.graph_module.named_parameters()})
+        run = {name for name, _ in traced.graph_module.named_parameters(remove_duplicate=False)}
+        return Cost(coupling, {layer.parameter: layer.macs for layer in traced.layers if layer.parameter in run})
+    inside = {name: p.numel() for name, p in traced.graph_module.named_parameters()}
+    return Cost(coupling, inside, outside=_param_count(traced.model) - sum(inside.values()))
 
 
 def plan_of(
@@ -298,7 +300,8 @@ def plan_of(
         )
     removal = {group.group: group.removed for group in groups if group.removed}
     built = slim(traced, removal, coupling=coupling)
-    small = trace_model(built, traced.inputs)
+    flat = Inputs(tuple(traced.inputs.tensors()))
+    small = trace_model(built, flat)
     latency = None
     if "latency" in asked:
         inputs = traced.inputs.tensors()
@@ -313,21 +316,36 @@ def plan_of(
             TensorShape(shape=tuple(t.shape), dtype=str(t.dtype).removeprefix("torch."))
             for t in traced.inputs.tensors()
         ),
+        tensors_only=all(
+            isinstance(value, torch.Tensor) for value in (*traced.inputs.args, *traced.inputs.kwargs.values())
+        ),
         rule=rule,
         asked=dict(asked),
         limits=limits,
         groups=tuple(groups),
         frozen=tuple(FrozenGroup(group=f.group, layers=f.layers, reason=f.reason) for f in coupling.frozen),
-        params=_param_count(traced.graph_module),
+        params=_param_count(traced.model),
         new_params=_param_count(built),
         macs=traced.macs,
-        new_macs=small.macs,
+        new_macs=small.macs * flat.batch_size // traced.inputs.batch_size,
     )
-    return plan.model_copy(update={"notes": tuple(_missed_budgets(plan, limits))})
+    return plan.model_copy(update={"notes": (*_missed_budgets(plan, limits), *_outside(traced))})
 
 
 def _param_count(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _outside(traced: TracedModel) -> list[str]:
+    """Return a note on the parameters that the outputs do not depend on: they leave with the rest."""
+    assert traced.graph_module is not None
+    count = _param_count(traced.model) - _param_count(traced.graph_module)
+    if count <= 0:
+        return []
+    inside = {name for name, _ in traced.graph_module.named_parameters(remove_duplicate=False)}
+    names = [name for name, _ in traced.model.named_parameters() if name not in inside]
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return [f"{count:,} parameters take no part in eval mode ({shown}): the slim model is without them"]
 
 
 def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
@@ -418,5 +436,11 @@ def check_plan_fits(traced: TracedModel, plan: SlimPlan) -> None:
 
 def _traced(model: torch.nn.Module, plan: SlimPlan, example_inputs: Any) -> TracedModel:
     if example_inputs is None:
+        if not plan.tensors_only:
+            raise OptionError(
+                "the model is called with more than tensors, which the plan does not keep",
+                place="slim_model",
+                hint="give example_inputs, as for trace_model",
+            )
         example_inputs = Inputs(tuple(torch.zeros(i.shape, dtype=getattr(torch, i.dtype)) for i in plan.inputs))
     return trace_model(model, example_inputs)

@@ -76,6 +76,8 @@ class Imports:
 def construct(module: nn.Module, imports: Imports) -> str:
     """Return the expression that builds a layer like this one, with new weights."""
     kind = _constructor_class(type(module))
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise SourceError(f"a {kind.__name__} has a hook, as of an old spectral_norm, which no file can register")
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):

@@ -149,6 +149,38 @@ def _expand(site: CallSite) -> None:
     _sizes(site, infer=False)
 
 
+@_fits("repeat", "tile")
+def _repeat(site: CallSite) -> None:
+    """Set how often an axis is repeated, where that is how many channels it has."""
+    expected, tensor = site.expected, site.values(site.node.args[0])
+    name = next((key for key in ("repeats", "dims") if key in site.node.kwargs), None)
+    listed = name is None and not isinstance(site.values(site.node.args[1]), int)
+    given: Any = site.node.kwargs[name] if name else site.node.args[1] if listed else site.node.args[1:]
+    items = list(given)
+    items = [1] * (len(expected) - len(items)) + items  # tile may name fewer
+    before = [1] * (len(expected) - tensor.ndim) + list(tensor.shape)
+    wanted = [
+        size // old if old and size % old == 0 and site.values(item) * old != size else item
+        for item, old, size in zip(items, before, expected, strict=True)
+    ]
+    if wanted == items:
+        return
+    if name:
+        site.node.update_kwarg(name, tuple(wanted))
+    else:
+        site.node.args = (site.node.args[0], tuple(wanted))
+
+
+@_fits("repeat_interleave")
+def _repeat_interleave(site: CallSite) -> None:
+    repeats, dim = site.argument(1, "repeats"), site.values(site.argument(2, "dim"))
+    tensor = site.values(site.node.args[0])
+    if isinstance(site.values(repeats), int) and isinstance(dim, int):
+        size = site.expected[dim]
+        if tensor.shape[dim] and site.values(repeats) * tensor.shape[dim] != size:
+            site.set(1, "repeats", size // tensor.shape[dim])
+
+
 @_fits(*FUNCTIONS_THAT_MAKE)
 def _factory(site: CallSite) -> None:
     _sizes(site, infer=False, start=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dst_analyze.errors import ModelError
+from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.graph.packed_graph import PackedGraph
 from dst_analyze.model.isolation import preserved_randomness
 from dst_analyze.model.loading.load import LoadedModel, absolute, load_model
@@ -60,7 +60,7 @@ def copy_for_sending(task: Task) -> Task:
     """
     held = task.source, task.traced.model, task.train_data, task.test_data
     try:
-        source, model, train, test = copy.deepcopy(held)
+        source, model, train, test = deep_copied(held)
     except Exception:  # sending it will probably fail too, which `TaskTransport` handles
         return task
     return replace(task, source=source, traced=replace(task.traced, model=model), train_data=train, test_data=test)

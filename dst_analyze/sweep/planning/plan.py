@@ -16,6 +16,7 @@ from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
+from dst_analyze.model.inputs.first_samples import first_samples
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved
@@ -328,9 +329,8 @@ def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> 
         return trace(find_example_inputs(loaded))
     with user_code("the training data", DataError, file=loaded.file):
         inputs = split_batch(first_batch(data.train, place=data.description), loaded.model)[0]
-    size = inputs.batch_size
     try:
-        return trace(inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor))
+        return trace(first_samples(loaded.model, inputs))
     except ModelError as error:
         if error.__cause__ is None:  # the model was not run, so the data are not the cause
             raise
