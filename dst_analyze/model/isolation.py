@@ -41,6 +41,22 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def preserved_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore all buffers on exit, since some modules write to them even in eval mode."""
+    kept = [(module, dict(module._buffers)) for module in model.modules()]
+    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, buffers in kept:
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, value in values:
+                buffer.copy_(value)
+
+
+@contextmanager
 def preserved_randomness() -> Iterator[None]:
     """Restore every random generator on exit: torch's on each device in use, Python's, NumPy's."""
     cpu, python = torch.get_rng_state(), random.getstate()

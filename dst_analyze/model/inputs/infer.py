@@ -8,7 +8,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
-from dst_analyze.model.isolation import preserved, preserved_randomness
+from dst_analyze.model.isolation import preserved, preserved_buffers, preserved_randomness
 from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_list
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.user_errors import describe_value, headline, user_code, user_trace
@@ -142,9 +142,23 @@ def batch_inputs(batch: Any, model: nn.Module) -> Inputs:
     first, needed = batch[0], _needed(model)
     if isinstance(first, Mapping):
         return _keywords(first, model)
+    if has_annotations(batch):
+        samples = list(first) if isinstance(first, tuple | list) else first
+        return Inputs((samples, [*batch[1]]) if _accepted(model) > 1 else (samples,))
     if needed == 1:
         return Inputs((first,))
     return Inputs(tuple(first) if isinstance(first, tuple | list) else tuple(batch[:needed]))
+
+
+def has_annotations(batch: Any) -> bool:
+    """True for a detector's batch: images, in a list or stacked, and a list with a dict for each."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        return False
+    samples, targets = batch
+    if not isinstance(targets, tuple | list) or not targets or not all(isinstance(t, Mapping) for t in targets):
+        return False
+    listed = isinstance(samples, tuple | list) and all(isinstance(sample, torch.Tensor) for sample in samples)
+    return (listed or (isinstance(samples, torch.Tensor) and samples.ndim > 0)) and len(samples) == len(targets)
 
 
 def _keywords(batch: Mapping[Any, Any], model: nn.Module) -> Inputs:
@@ -155,9 +169,17 @@ def _keywords(batch: Mapping[Any, Any], model: nn.Module) -> Inputs:
 
 def _needed(model: nn.Module) -> int:
     """Return how many positional arguments the model's forward requires; at least one."""
+    return max(1, sum(p.default is p.empty for p in _positional(model)))
+
+
+def _accepted(model: nn.Module) -> int:
+    """Return how many positional arguments the model's forward accepts, those with defaults too."""
+    return len(_positional(model))
+
+
+def _positional(model: nn.Module) -> list[inspect.Parameter]:
     parameters = inspect.signature(model.forward).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return max(1, sum(p.default is p.empty for p in positional))
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 # --- from the model ------------------------------------------------------------------------------------------------
@@ -191,7 +213,7 @@ def _run(model: nn.Module, inputs: Inputs) -> None:
     """Call the model once in eval mode, without changing the model or the inputs."""
     with ExitStack() as stack:
         stack.enter_context(preserved(model))
-        stack.enter_context(_preserved_buffers(model))
+        stack.enter_context(preserved_buffers(model))
         stack.enter_context(torch.no_grad())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
@@ -199,22 +221,6 @@ def _run(model: nn.Module, inputs: Inputs) -> None:
             stack.enter_context(torch.device("meta"))  # for tensors that a forward pass creates, torch.arange(n)
         model.eval()
         inputs.map(torch.clone).call(model)
-
-
-@contextmanager
-def _preserved_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore all buffers on exit, since some modules write to them even in eval mode."""
-    kept = [(module, dict(module._buffers)) for module in model.modules()]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, buffers in kept:
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, value in values:
-                buffer.copy_(value)
 
 
 _SHOWN = 6

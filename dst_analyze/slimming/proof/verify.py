@@ -221,7 +221,7 @@ def _measured(task: Task, coupling: Coupling, found: Sequence[Candidate]) -> Ite
     with seeded(0):
         models = [build_candidate(c, task.traced, coupling, task.source).to(task.device.name) for c in found]
     for model, taken in zip(models, milliseconds(models, inputs.call, task.device), strict=True):
-        yield round(taken, 4), _memory(model, lambda m: objective.loss(inputs.call(m), batch))
+        yield round(taken, 4), _memory(model, lambda m: objective.step(m, batch)[1])
 
 
 def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
+from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved
@@ -308,10 +310,23 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
     if loaded.example_inputs is not None or data is None:
         return trace(find_example_inputs(loaded))
     with user_code("the training data", DataError, file=loaded.file):
-        inputs = split_batch(first_batch(data.train, place=data.description), loaded.model)[0]
-    size = inputs.batch_size
+        batch = first_batch(data.train, place=data.description)
+        inputs = split_batch(batch, loaded.model)[0]
     try:
-        return trace(inputs.map(lambda tensor: tensor[:2] if tensor.ndim and len(tensor) == size else tensor))
+        if not inputs.tensors():
+            raise DataError(
+                f"no part of a batch is a tensor for the model: a batch is {describe_batch(batch)}",
+                place=data.description,
+                hint=BATCH_FORMS,
+            )
+        try:
+            return trace(inputs.first_samples(2))
+        except ModelError:
+            # A loss that calls the model itself may give it a part of what the batch holds: one view of several.
+            views = _views(batch) if getattr(loaded.loss, "takes_model", False) else None
+            if views is None:
+                raise
+            return trace(views.first_samples(2))
     except ModelError as error:
         if error.__cause__ is None:  # nothing was run: the data are not to blame
             raise
@@ -319,15 +334,24 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
             f"the training data do not fit the model: {headline(error.__cause__)}",
             place=error.place or data.description,
             trace=error.trace,
-            hint=_misfit(error.__cause__, inputs, loaded),
+            hint=_misfit(error.__cause__, inputs, loaded, batch),
         ) from error.__cause__
 
 
-def _misfit(why: BaseException, inputs: Inputs, loaded: LoadedModel) -> str:
+def _views(batch: Any) -> Inputs | None:
+    """The first tensor of a batch alone, as a model's input; None if that is the whole batch."""
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return Inputs((leaves[0],)) if len(leaves) > 1 else None
+
+
+def _misfit(why: BaseException, inputs: Inputs, loaded: LoadedModel, batch: Any) -> str:
     """What the data are beside what the model takes, as far as that is known."""
     if is_out_of_memory(why):
         return f"not even two samples fit into the {gigabytes(free_memory())} that are free: smaller inputs or layers"
     given = inputs.describe()
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not is_tensors(parts):
+        return f"a batch is {describe_batch(batch)}; expected: {BATCH_FORMS}; or define example_inputs()"
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in inputs.tensors()):
         return f"given {given}; layers compute with floats: return images.float() / 255, or the like, in train_data()"
     shape = _input_shape(loaded)

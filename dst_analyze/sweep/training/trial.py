@@ -86,6 +86,7 @@ class Task:
     device: Device = field(default_factory=Device)
     threads: int = 1
     loss: LossHook | None = None
+    losses_in_training: bool = False  # see `Objective`
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
     runs_as: str = ""  # in which form trials are trained, and why, once a batch was tried
@@ -95,7 +96,7 @@ class Task:
         return (key.alpha or 0.0) * self.config.factor
 
     def objective(self, model: nn.Module) -> Objective:
-        return Objective(model, self.loss, self.accuracy)
+        return Objective(model, self.loss, self.accuracy, losses_in_training=self.losses_in_training)
 
     def initial(self, model: nn.Module) -> Magnitudes:
         """How large the weights of a model are that has not been trained yet."""
