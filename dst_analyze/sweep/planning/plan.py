@@ -186,6 +186,14 @@ def _planned(
             }
         )
         check(loaded.name, config)
+        if found is None and data is None and loaded.needs_data:
+            raise DataError(loaded.needs_data.partition(": ")[0], hint=loaded.needs_data.partition(": ")[2])
+        if config.control and getattr(loaded.loss, "takes_model", False):
+            raise OptionError(
+                "a loss that calls the model itself reads the labels where no one can shuffle them",
+                place="--control",
+                hint="leave --control out, or define loss(outputs, batch)",
+            )
         traced = _traced(loaded, found, config)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
         steps = before.steps if before else _steps(config, found.train)
