@@ -112,6 +112,7 @@ class ModelSummary(Json):
     macs: int | None
     rung: int
     coverage: str
+    weights: str = ""  # how names in a file of weights were matched, where they are not the model's
     form: str = ""  # in which form it was trained, and why; empty in older runs, which were trained as modules
     skipped: tuple[SkippedLayer, ...] = ()
     uncounted: tuple[str, ...] = ()

@@ -272,7 +272,7 @@ def _call(found: Found, arguments: Mapping[str, Any]) -> nn.Module:
         user_code(
             f"{found.label}, while building the model,", file=found.file, hint=f"it was called as {found.label}({call})"
         ),
-        user_module.imports_from(found.folder),
+        user_module.imports_from(found.folder, found.file),
     ):
         built = found.value(**arguments)
     if not isinstance(built, nn.Module):
@@ -302,8 +302,8 @@ _HOOKS: dict[str, tuple[type[DstError], str]] = {
     "test_data": (DataError, "test_data() returns a DataLoader, a Dataset or tensors"),
     "loss": (
         ModelError,
-        "loss(outputs, batch) gets the model's outputs and the whole batch: return F.cross_entropy(outputs, batch[1]); "
-        "loss(model, batch) gets the model",
+        "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1]); loss(model, batch) gets "
+        "the model",
     ),
     "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
 }
@@ -328,7 +328,9 @@ class _Hook:
 
     def __call__(self, *arguments: Any) -> Any:
         kind, hint = _HOOKS[self.name]
-        with user_code(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(self.folder):
+        with user_code(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(
+            self.folder, self.file
+        ):
             return self.function(*arguments)
 
 

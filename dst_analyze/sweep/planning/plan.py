@@ -22,7 +22,7 @@ from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved
 from dst_analyze.model.loading.load import LoadedModel
-from dst_analyze.model.loading.weights import read_weights
+from dst_analyze.model.loading.weights import put_weights, read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
@@ -93,6 +93,7 @@ class Planned:
     task: Task
     data: DataSummary
     travel: Travel
+    weights: str = ""  # how names in a file of weights were matched, where they are not the model's
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def _planned(
                 hint="leave --control out, or define loss(outputs, batch)",
             )
         traced = _traced(loaded, found, config)
+        how = "" if source.weights is None else put_weights(loaded.model, source.weights, source.weights_from)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
         steps = before.steps if before else _steps(config, found.train)
         task = Task(
@@ -223,7 +225,7 @@ def _planned(
         scored_on="test" if found.test else "train",
         sha256=digest,
     )
-    return Planned(loaded, task, summary, travel)
+    return Planned(loaded, task, summary, travel, how and f"{source.weights_from}: {how}")
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -400,7 +402,12 @@ def _manifest(planned: Planned) -> Manifest:
     return Manifest(
         versions=used_versions(),
         model=summarize_model(
-            traced, name=loaded.name, spec=loaded.spec, sha256=config.model_sha256, form=task.runs_as
+            traced,
+            name=loaded.name,
+            spec=loaded.spec,
+            sha256=config.model_sha256,
+            form=task.runs_as,
+            weights=planned.weights,
         ),
         data=planned.data,
         steps=task.steps,

@@ -23,7 +23,7 @@ def used_versions() -> dict[str, str]:
 
 
 def summarize_model(
-    traced: TracedModel, *, name: str, spec: str, sha256: str | None = None, form: str = ""
+    traced: TracedModel, *, name: str, spec: str, sha256: str | None = None, form: str = "", weights: str = ""
 ) -> ModelSummary:
     """Return what tracing found of a model, beyond its layers."""
     return ModelSummary(
@@ -34,6 +34,7 @@ def summarize_model(
         macs=traced.macs,
         rung=traced.rung,
         coverage=traced.coverage.describe(),
+        weights=weights,
         form=form,
         skipped=tuple(
             SkippedLayer(name=s.name, reason=s.reason, place=s.place, params=s.params) for s in traced.skipped
