@@ -15,7 +15,7 @@ from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import torchvision_compat
-from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, package_root, publish_module_path
+from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, package_of, package_root, publish_module_path
 from dst_analyze.model.user_errors import did_you_mean, is_installed, shorten, user_code, user_trace
 from dst_analyze.package import PACKAGE
 
@@ -180,7 +180,7 @@ def _importing(label: str, file: Path | None) -> Iterator[None]:
                 f"{label} cannot be imported: {error.msg}.",
                 place=place,
                 trace=trace,
-                hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label),
+                hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label, file),
             ) from error
 
 
@@ -196,9 +196,11 @@ _PACKAGES = {
 }
 
 
-def _import_hint(error: ImportError, label: str) -> str:
-    if "relative import" in str(error):
-        return "is the file in the folder of its package? else give it as a module: package.module or package.module:Name"
+def _import_hint(error: ImportError, label: str, file: Path | None) -> str:
+    package = package_of(file) if file else ""
+    missing = isinstance(error, ModuleNotFoundError) and bool(package) and (error.name or "").startswith(package)
+    if missing or "relative import" in str(error):
+        return "is it in the folder of its package? it may also be given as a module: package.module"
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"install it beside dst-analyze (pip install {_PACKAGES.get(top, top)}), or put {top}.py next to {label}"

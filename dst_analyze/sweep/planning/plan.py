@@ -29,7 +29,7 @@ from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.paths import default_path
-from dst_analyze.run.record import DataSummary, Manifest
+from dst_analyze.run.record import DataSummary, DefaultOptimizer, Manifest
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
     SCORED_AT_MOST,
@@ -43,6 +43,7 @@ from dst_analyze.sweep.data.batches import (
 from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
+from dst_analyze.sweep.planning.default_optimizer import default_optimizer
 from dst_analyze.sweep.planning.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
@@ -93,6 +94,7 @@ class Planned:
     task: Task
     data: DataSummary
     travel: Travel
+    optimizer: DefaultOptimizer | None  # chosen for the model, if none was asked for
     weights: str = ""  # how names in a file of weights were matched, where they are not the model's
 
 
@@ -105,6 +107,7 @@ class PlannedBefore:
     clock: float
     warm_up: int
     unit: ThresholdScale
+    optimizer: DefaultOptimizer | None = None
 
 
 def _unchecked(name: str, config: SweepConfig) -> None:
@@ -198,6 +201,7 @@ def _planned(
         traced = _traced(loaded, found, config)
         how = "" if source.weights is None else put_weights(loaded.model, source.weights, source.weights_from)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
+        chosen = before.optimizer if before else None
         steps = before.steps if before else _steps(config, found.train)
         task = Task(
             source=source,
@@ -213,6 +217,10 @@ def _planned(
             loss=loaded.loss,
         )
         task = run_preflight(task, loaded, found.description)
+        if loaded.optimizer is None and config.optimizer is None and config.recipe != "paper":
+            if before is None:
+                chosen = default_optimizer(loaded.model, accuracy=task.accuracy)
+            task = replace(task, recipe=Recipe.of(config, steps, _asked(before), chosen))
         noise = None if before else gradient_noise(task, loaded.model)
         travel = Travel(task.recipe, noise, before.factor if before else asked_scale(config))
         task = replace(task, config=config.scaled(travel.factor))
@@ -225,7 +233,7 @@ def _planned(
         scored_on="test" if found.test else "train",
         sha256=digest,
     )
-    return Planned(loaded, task, summary, travel, how and f"{source.weights_from}: {how}")
+    return Planned(loaded, task, summary, travel, chosen, how and f"{source.weights_from}: {how}")
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -299,11 +307,15 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
 
 
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: PlannedBefore | None) -> Recipe:
-    asked = AskedPace(before.clock, before.warm_up, before.unit) if before else None
+    asked = _asked(before)
     hook, place = loaded.optimizer, f"optimizer() of {loaded.spec}"
     if hook is None:
         return Recipe.of(config, steps, asked)
     return Recipe.of_hook(config, steps, hook, loaded.model, place=place, asked=asked)
+
+
+def _asked(before: PlannedBefore | None) -> AskedPace | None:
+    return AskedPace(before.clock, before.warm_up, before.unit) if before else None
 
 
 def _is_pair(data: Any) -> bool:
@@ -415,6 +427,7 @@ def _manifest(planned: Planned) -> Manifest:
         reference="trained alike",
         threads=task.threads,
         optimizer=task.recipe.describe(),
+        default_optimizer=planned.optimizer,
         clock=task.recipe.clock,
         unit=task.recipe.unit,
         on_collapse=on_collapse_of(config),

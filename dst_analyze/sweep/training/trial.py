@@ -30,6 +30,7 @@ from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import Device
+from dst_analyze.sweep.training.learning import FEWEST_STEPS, guessing_loss, why_not_learned
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import PULSE, Readings
 from dst_analyze.sweep.training.objective import LossHook, Objective
@@ -200,17 +201,36 @@ def without_readings(key: TrialKey, status: Literal["diverged", "failed"], reaso
     return TrialOutput(result, layers, steps, None, seconds)
 
 
-def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
-    """Train the weights that all trials of a seed start from; None if they diverge, or cannot be handed on."""
+@dataclass(frozen=True)
+class WarmUpResult:
+    """Weights that all trials of a seed start from; None if they diverged, or cannot be handed on.
+
+    ``not_learned`` says why the training counts as one that has learned nothing; else "".
+    """
+
+    weights: bytes | None
+    not_learned: str = ""
+
+
+def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> WarmUpResult:
+    """Train the weights that all trials of a seed start from."""
     key = TrialKey(None, *start)
     with seeded(key.seed):
         built = task.source.build()
-        model = deep_copy(built).to(task.device.name)
+        model, objective = deep_copy(built).to(task.device.name), task.objective(built)
+        losses = list[float]()
+
+        def followed(step: int, loss: float) -> bool:
+            losses.append(loss)
+            return on_step(step, loss)
+
         try:
-            _warm_up(task, model, key, task.objective(built), on_step)
+            _warm_up(task, model, key, objective, followed)
         except DivergedError:
-            return None
-        return packed(model)
+            return WarmUpResult(None)
+        judged = not key.control and len(losses) >= FEWEST_STEPS
+        why = why_not_learned(losses, guessing_loss(objective, task.train_data)) if judged else ""
+        return WarmUpResult(packed(model), why)
 
 
 def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
