@@ -200,7 +200,7 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise DataError(
             f"the loss of the first batch is no number to differentiate: {type(loss).__name__}",
-            place=f"loss() of {loaded.spec}",
+            place=f"loss({'model' if objective.takes_model else 'outputs'}, batch) of {loaded.spec}",
             hint="return one tensor with one value, computed from the outputs",
         )
     if not torch.isfinite(loss):
