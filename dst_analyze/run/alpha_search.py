@@ -24,7 +24,10 @@ _CLIFF = 5.0  # in log-odds
 _NARROW = math.log(1.05)  # narrower brackets contain only noise
 _FLOOR = 0.05  # below, layers held at 1 % make all strong alphas alike
 _FEWEST = 1e-4  # ratios below this are clamped
-_FLAT, _FLAT_OVER = 0.1, math.log(50)  # log-odds that ratios differ by at most, over at least so long a way in log alpha
+_FLAT, _FLAT_OVER = (
+    0.1,
+    math.log(50),
+)  # log-odds that ratios differ by at most, over at least so long a way in log alpha
 
 
 @dataclass(frozen=True)

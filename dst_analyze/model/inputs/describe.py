@@ -11,7 +11,7 @@ import torch
 from dst_analyze.model.user_errors import describe_value
 
 BATCH_FORMS = (
-    "a batch is (inputs, targets), (first, second, targets), a dict with the names of forward's arguments, "
+    "(inputs, targets), (first, second, targets), a dict with the names of forward's arguments, "
     "or (list of images, list of dicts)"
 )
 _ENTRIES = 6  # of a dict or tuple, that are shown

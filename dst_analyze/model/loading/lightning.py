@@ -71,7 +71,9 @@ class Loader:
         if isinstance(found, list | tuple) and len(found) == 1:
             return found[0]
         if isinstance(found, Mapping | list | tuple):
-            raise ModelError(f"{self.names[0]}() returned {len(found)} loaders", hint="return one, or define train_data()")
+            raise ModelError(
+                f"{self.names[0]}() returned {len(found)} loaders", hint="return one, or define train_data()"
+            )
         return found
 
 
@@ -79,13 +81,10 @@ class TrainingStep:
     """The loss that ``training_step(batch, batch_idx)`` of the model returns."""
 
     def __call__(self, model: Any, batch: Any) -> torch.Tensor:
-        if not hasattr(model, "training_step"):  # rebuilt from a graph: it has a forward alone
-            raise ModelError(
-                "a slim model has no training_step()", hint="define loss(outputs, batch) in the file to train it"
-            )
         arguments: list[Any] = [batch, 0][: len(inspect.signature(model.training_step).parameters)]
         found = model.training_step(*arguments)
-        return found["loss"] if isinstance(found, Mapping) else found
+        loss: torch.Tensor = found["loss"] if isinstance(found, Mapping) else found
+        return loss
 
 
 class ConfiguredOptimizer:
@@ -101,12 +100,13 @@ class ConfiguredOptimizer:
     def __call__(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         weights = list(parameters)
         kind, defaults, groups, count = self._read()
+        make: Callable[..., torch.optim.Optimizer] = kind
         takes = inspect.signature(kind).parameters
         known = {name: value for name, value in defaults.items() if name in takes}
         if count != len(weights):  # of a slim model, which may have fewer
-            return kind(weights, **known)
+            return make(weights, **known)
         made = [{"params": [weights[at] for at in members], **options} for members, options in groups]
-        return kind(made, **known)
+        return make(made, **known)
 
     def __getstate__(self) -> dict[str, Any]:
         self._read()

@@ -203,7 +203,11 @@ def _source(spec: object) -> _Source:
     if colon and not target:
         raise ModelError(f"{text!r} names nothing after the colon.", hint=user_module.SPEC_FORMS)
     path = Path(where).expanduser()
-    if where.endswith((".py", ".ipynb")) or re.search(r"[/\\]", where) or (path.exists() and not (path / "__init__.py").exists()):
+    if (
+        where.endswith((".py", ".ipynb"))
+        or re.search(r"[/\\]", where)
+        or (path.exists() and not (path / "__init__.py").exists())
+    ):
         return _File(text, path, target)
     return _Module(text, where, target)
 
@@ -328,8 +332,9 @@ class _Hook:
 
     def __call__(self, *arguments: Any) -> Any:
         kind, hint = _HOOKS[self.name]
-        with user_code(f"{self.name}()", kind, file=self.file, hint=hint), user_module.imports_from(
-            self.folder, self.file
+        with (
+            user_code(f"{self.name}()", kind, file=self.file, hint=hint),
+            user_module.imports_from(self.folder, self.file),
         ):
             return self.function(*arguments)
 

@@ -15,7 +15,13 @@ from types import ModuleType
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import torchvision_compat
-from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, package_of, package_root, publish_module_path
+from dst_analyze.model.loading.module_finder import (
+    MADE_FROM_FILE,
+    FileSpec,
+    package_of,
+    package_root,
+    publish_module_path,
+)
 from dst_analyze.model.user_errors import did_you_mean, is_installed, shorten, user_code, user_trace
 from dst_analyze.package import PACKAGE
 

@@ -29,7 +29,9 @@ def _reason(model: nn.Module, *, accuracy: bool) -> str:
     batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
     if any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in modules):
         return "the model is recurrent"
-    if any(isinstance(m, nn.LayerNorm) or "layernorm" in n or "rmsnorm" in n for m, n in zip(modules, names, strict=True)):
+    if any(
+        isinstance(m, nn.LayerNorm) or "layernorm" in n or "rmsnorm" in n for m, n in zip(modules, names, strict=True)
+    ):
         return "the model has layer norms"
     if not batch_norm and any(isinstance(m, nn.MultiheadAttention) for m in modules):
         return "the model has attention"

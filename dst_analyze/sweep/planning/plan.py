@@ -339,7 +339,7 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
             raise DataError(
                 f"no part of a batch is a tensor for the model: a batch is {describe_batch(batch)}",
                 place=data.description,
-                hint=BATCH_FORMS,
+                hint=f"batches are {BATCH_FORMS}",
             )
         try:
             return trace(inputs.first_samples(2))

@@ -11,7 +11,7 @@ import torch
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.objective import IGNORED, Objective, split_batch
 
-FEWEST_STEPS = 100
+FEWEST_STEPS = 150
 """A shorter training is not judged."""
 _LEARNED = 0.97  # a model has learned if its loss falls below this share of what it is compared with
 _BATCHES, _LABELS_PER_CLASS = 50, 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dst_analyze.errors import DataError
+from dst_analyze.errors import DataError, ModelError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
 from dst_analyze.model.inputs.infer import batch_inputs, has_annotations
@@ -66,7 +67,16 @@ class Objective:
         if isinstance(model, MaskedModel):  # the user's own module, with masked weights in place of its parameters
             with model.substituted(model.masked_weights()):
                 return None, self.custom(model.model, batch)
-        return None, self.custom(model, batch)
+        if type(model) is type(self.model):
+            return None, self.custom(model, batch)
+        calls: list[None] = []
+        loss = self.custom(_in_place_of(self.model, model, calls), batch)
+        if not calls:
+            raise ModelError(
+                "the loss calls parts of the model, which a slim model does not have",
+                hint="call the model itself in the loss, or define loss(outputs, batch)",
+            )
+        return None, loss
 
     def loss(self, outputs: Any, batch: Any) -> torch.Tensor:
         """Cross entropy for integer targets, mean squared error for others, unless user or model have a loss."""
@@ -81,7 +91,7 @@ class Objective:
             raise DataError(
                 f"no loss is known for outputs of {_kind(outputs)} and a target of {_kind(target)}; "
                 f"a batch is {describe_batch(batch)}",
-                hint=f"define loss(outputs, batch) or loss(model, batch) in the model file; {BATCH_FORMS}",
+                hint=f"define loss(outputs, batch) or loss(model, batch) in the model file; batches are {BATCH_FORMS}",
             )
         if not target.is_floating_point():
             return F.cross_entropy(class_scores(scores, target), target.long())
@@ -100,6 +110,19 @@ class Objective:
         known = target != IGNORED
         right = class_scores(scores, target).argmax(1) == target
         return int((right & known).sum()), int(known.sum())
+
+
+def _in_place_of(original: nn.Module, rebuilt: nn.Module, calls: list[None]) -> nn.Module:
+    """Return a module with the original's attributes and methods whose call is that of the rebuilt one."""
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
+        return rebuilt(*args, **kwargs)
+
+    stand_in = copy.copy(original)
+    stand_in.training = rebuilt.training
+    stand_in.forward = forward
+    return stand_in
 
 
 def _shuffled(inputs: Inputs) -> Inputs:

@@ -106,10 +106,10 @@ def _evaluated(called: Any, batches: Iterable[Any], objective: Objective, device
     for batch in device.batches(batches):
         inputs = objective.inputs(batch)
         with device.precision():
-            outputs, loss = objective.step(called, batch)
+            outputs, value = objective.step(called, batch)
             if outputs is None and objective.accuracy:
                 outputs = inputs.call(called)
-        losses.append(loss.item())
+        losses.append(value.item())
         sizes.append(inputs.batch_size)
         hits = objective.hits(outputs, batch) if objective.accuracy else (0, 0)
         right, labels = right + hits[0], labels + hits[1]
