@@ -166,7 +166,11 @@ training_options = section(
         "paper",
         text="Defaults for a short sweep, or those of the paper: 160 epochs, rate 0.1, clock 1.",
     ),
-    click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: by the model: sgd, momentum 0.9, or adamw]"),
+    click.option(
+        "--optimizer",
+        type=click.Choice(["sgd", "adam", "adamw"]),
+        help="[default: by the model: sgd, momentum 0.9, or adamw]",
+    ),
     click.option(
         "--lr",
         type=float,

@@ -13,7 +13,7 @@ from dst_analyze.cli.main import main
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.inputs.describe import describe_batch
-from dst_analyze.model.inputs.infer import batch_inputs
+from dst_analyze.model.inputs.infer import batch_inputs, first_batch
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.run.record import DefaultOptimizer
 from dst_analyze.sweep.planning.default_optimizer import LARGE_RATE, default_optimizer
@@ -176,6 +176,10 @@ def test_a_list_of_images_is_never_cut_along_its_channels(count):
     targets = tuple({"boxes": torch.rand(count, 4)} for _ in range(count))
     inputs = batch_inputs((images, targets), Listed())
     assert inputs.batch_size == count
+    if count > 1:
+        (cut, dicts) = first_batch([(images, targets)], 2)
+        assert [image.shape for image in cut] == [image.shape for image in images[:2]]
+        assert len(dicts) == 2
     few = inputs.first_samples(2)
     assert [image.shape for image in few.args[0]] == [image.shape for image in images[:2]]
     assert [target["boxes"].shape for target in few.args[1]] == [(count, 4)] * min(2, count)
@@ -320,6 +324,13 @@ def test_a_lightning_like_module_without_data_is_not_analysed_on_digits(sweep):
     _, told = sweep(LIT.replace("LOSS", "F.mse_loss(self(x), x)"), expect=2)
     assert "no train_dataloader()" in told
     assert "hint: define it, or a data module" in told
+
+
+def test_a_lightning_like_module_needs_a_forward(sweep):
+    _, told = sweep(
+        LIT.replace("LOSS", "F.mse_loss(self.net(x), x)").replace("def forward", "def run") + LOADERS, expect=2
+    )
+    assert "m.py:LitNet has a training_step() but no forward()" in told
 
 
 def test_a_data_module_beside_it_is_used(sweep):

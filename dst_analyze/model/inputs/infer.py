@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from dst_analyze.errors import DataError, ModelError
-from dst_analyze.model.inputs.inputs import Inputs, as_inputs
+from dst_analyze.model.inputs.inputs import Inputs, as_inputs, first_samples
 from dst_analyze.model.isolation import preserved, preserved_buffers, preserved_randomness
 from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_list
 from dst_analyze.model.loading.load import LoadedModel
@@ -85,6 +85,8 @@ def first_batch(data: Any, size: int) -> Any:
 
 def _cut(batch: Any, size: int) -> Any:
     """Return the first items of a batch; nested lists, which may not be samples, stay whole."""
+    if has_annotations(batch):
+        return first_samples(batch, len(batch[1]), size, listed=True)
     if isinstance(batch, tuple | list):
         return tuple(part if isinstance(part, tuple | list) else _cut(part, size) for part in batch)
     if isinstance(batch, Mapping):

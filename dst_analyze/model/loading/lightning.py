@@ -6,7 +6,7 @@ Lightning itself is not needed: a plain nn.Module with the same methods is used 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -26,6 +26,15 @@ _LIBRARIES = ("lightning", "pytorch_lightning", "lightning_fabric")
 def is_lightning_like(model: nn.Module) -> bool:
     """True if a model brings its own training step."""
     return _has(model, "training_step")
+
+
+def refuse_without_forward(model: nn.Module, label: str) -> None:
+    """Raise `ModelError` if a model has a training step only: an analysis needs its forward."""
+    if not _has(model, "forward", but=(*_LIBRARIES, "torch")):
+        raise ModelError(
+            f"{label} has a training_step() but no forward()",
+            hint="define forward(self, x) and call it in training_step(), or name the network inside as the model",
+        )
 
 
 def data_module_in(module: ModuleType | None) -> Any:
@@ -149,11 +158,11 @@ def _first(configured: Any) -> torch.optim.Optimizer:
     return configured
 
 
-def _has(owner: Any, name: str) -> bool:
-    """True if an object's own class defines a method, rather than Lightning's base class."""
+def _has(owner: Any, name: str, but: Collection[str] = _LIBRARIES) -> bool:
+    """True if an object's own class defines a method, rather than a base class of these packages."""
     for kind in (owner if isinstance(owner, type) else type(owner)).__mro__:
         if name in vars(kind):
-            return kind.__module__.partition(".")[0] not in _LIBRARIES
+            return kind.__module__.partition(".")[0] not in but
     return False
 
 

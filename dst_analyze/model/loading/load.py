@@ -92,6 +92,7 @@ def load_model(
     hooks: dict[str, Any] = {name: _hook(name, found) for name in _HOOKS}
     needs_data = ""
     if lightning.is_lightning_like(model):
+        lightning.refuse_without_forward(model, found.label)
         own = lightning.hooks_of(model, lightning.data_module_in(found.origin.module if found.origin else None))
         hooks = {
             name: hook or (_Hook(name, own[name], found.file, found.folder) if name in own else None)
