@@ -171,8 +171,17 @@ training_options = section(
         "paper",
         text="Defaults for a short sweep, or those of the paper: 160 epochs, rate 0.1, clock 1.",
     ),
-    click.option("--optimizer", type=click.Choice(["sgd", "adam", "adamw"]), help="[default: sgd, momentum 0.9]"),
-    click.option("--lr", type=float, metavar="RATE", help="Learning rate.  [default: 0.05; 0.001 for Adam]"),
+    click.option(
+        "--optimizer",
+        type=click.Choice(["sgd", "adam", "adamw"]),
+        help="[default: by the model: sgd, momentum 0.9, or adamw]",
+    ),
+    click.option(
+        "--lr",
+        type=float,
+        metavar="RATE",
+        help="Learning rate.  [default: 0.05; 0.001 for Adam, or 0.0003 where the model is large]",
+    ),
     choice("--schedule", "step", "cosine", "onecycle", "constant", text="Schedule of the learning rate."),
     click.option(
         "--weight-decay", type=float, metavar="X", help="Weight decay of weights; thresholds have none.  [default: 0]"

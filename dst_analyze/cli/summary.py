@@ -111,6 +111,13 @@ def _problem(record: SweepRecord) -> _Problem | None:
             "nothing was pruned: the alphas are too weak for this model, so layers do not differ",
             command_again(record, alphas=stronger),
         )
+    if Title.NO_EFFECT in titles:
+        other = "sgd" if "Adam" in record.manifest.optimizer else "adamw"
+        own = record.manifest.optimizer.startswith("the optimizer of the model file")
+        return _Problem(
+            "what remains does not depend on alpha, so the search for alphas stopped",
+            command_again(record, **(longer if own else {"optimizer": other})),
+        )
     if Title.BROKEN in titles:
         weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
         return _Problem(

@@ -96,6 +96,12 @@ def user_code(
     except DstError:
         raise
     except SystemExit as stop:
+        if any(Path(frame.filename).name == "argparse.py" for frame in traceback.extract_tb(stop.__traceback__)):
+            raise kind(
+                f"{what} parsed arguments of the command line (argparse), of which it sees none, and gave up.",
+                place=user_trace(stop, file)[0],
+                hint="give the arguments defaults, or parse them below `if __name__ == '__main__':`",
+            ) from stop
         raise kind(
             f"{what} called sys.exit({stop.code!r}).",
             place=user_trace(stop, file)[0],

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.record import Target, TrialKey, TrialResult
+from dst_analyze.run.record import UNPRUNED, Target, TrialKey, TrialResult
 
 WEAKEST, STRONGEST = 1e-12, 1e3
 """Limits of every search."""
@@ -22,7 +22,12 @@ _FARTHEST = math.log(12)  # longest extrapolation beyond all tried alphas
 _TWICE = math.log(2)
 _CLIFF = 5.0  # in log-odds
 _NARROW = math.log(1.05)  # narrower brackets contain only noise
+_FLOOR = 0.05  # below, layers held at 1 % make all strong alphas alike
 _FEWEST = 1e-4  # ratios below this are clamped
+_FLAT, _FLAT_OVER = (
+    0.1,
+    math.log(50),
+)  # log-odds that ratios differ by at most, over at least so long a way in log alpha
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ def _next_alpha(seen: Mapping[float, float], target: float) -> float | None:
         least = 0.4 if y0 - y1 > _CLIFF else 0.1
         share = min(max((y0 - goal) / (y0 - y1), least), 1 - least)
         return _three_digits(math.exp(x0 + share * (x1 - x0)))
+    if plateau(seen) is not None and points[0][1] >= goal:
+        return None  # stronger alphas leave no less
     if points[-1][1] < goal:
         outer, inner = points[0], points[1:2]
     elif points[-1][1] > (least := min(y for _, y in points)):
@@ -87,6 +94,18 @@ def _next_alpha(seen: Mapping[float, float], target: float) -> float | None:
     step = (goal - outer[1]) / _slope(outer, inner)
     alpha = math.exp(outer[0] + min(max(step, -_FARTHEST), _FARTHEST))
     return _three_digits(alpha) if WEAKEST <= alpha <= STRONGEST else None
+
+
+def plateau(seen: Mapping[float, float]) -> tuple[float, float, float] | None:
+    """Return two alphas far apart that leave the same ratio, and that ratio; None if ratios depend on alpha.
+
+    Layers that collapse and are reset leave the same on the whole, however strong alpha is.
+    """
+    pruned = sorted((alpha, ratio) for alpha, ratio in seen.items() if _FLOOR < ratio <= UNPRUNED)
+    for (low, one), (high, other) in reversed(list(combinations(pruned, 2))):
+        if math.log(high / low) >= _FLAT_OVER and abs(_log_odds(one) - _log_odds(other)) <= _FLAT:
+            return low, high, other
+    return None
 
 
 def _slope(outer: tuple[float, float], inner: Sequence[tuple[float, float]]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dst_analyze.run.alpha_search import plateau, search_of
 from dst_analyze.run.record import UNPRUNED, WORKING, SweepRecord, alpha_label
 from dst_analyze.text import elide
 
@@ -20,6 +21,7 @@ class Title(StrEnum):
     BEFORE = "Before training"
     HARDLY_LEARNED = "Hardly learned"
     NOT_REACHED = "Not reached"
+    NO_EFFECT = "Alpha makes no difference"
     DIVERGED = "Diverged"
     FAILED = "Failed"
     NOTHING_PRUNED = "Nothing was pruned"
@@ -40,7 +42,7 @@ class Note:
 
 def notes_of(record: SweepRecord) -> list[Note]:
     """Return the notes on a sweep, most important first."""
-    found = (_data, _before, _learning, _targets, _lost, _unpruned, _broken, _stable, _resets, _held)
+    found = (_data, _before, _learning, _targets, _flat, _lost, _unpruned, _broken, _stable, _resets, _held)
     return [note for find in found for note in find(record)]
 
 
@@ -80,6 +82,21 @@ def _targets(record: SweepRecord) -> Iterator[Note]:
         yield Note(
             Title.NOT_REACHED,
             f"No alpha was found that leaves {said}. Try more --steps, or other --alphas to start from.",
+        )
+
+
+def _flat(record: SweepRecord) -> Iterator[Note]:
+    """Yield a note if a search was given up because what remains does not depend on alpha."""
+    done = [t for t in record.trials if t.status == "done" and t.alpha is not None and not t.control]
+    seen = {t.alpha: t.reached for t in done if t.alpha is not None and t.seed == record.config.seeds[0]}
+    found = plateau(seen) if search_of(record.config) else None
+    if found is not None:
+        low, high, ratio = found
+        yield Note(
+            Title.NO_EFFECT,
+            f"Alpha {alpha_label(low)} and {alpha_label(high)} both leave {ratio:.0%} of the weights: what remains "
+            "does not depend on alpha, so the search stopped. Layers collapse and come back, or the model has not "
+            "learned: try another --optimizer or a lower --lr, --on-collapse hold, or weaker --alphas.",
         )
 
 

@@ -70,6 +70,8 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     stand_in = "STAND-IN DATA, because the model file has none: " if data.stand_in else ""
     where.print(Text.assemble((stand_in, "bold yellow"), escape_control(data.description)))
     where.print(escape_control(manifest.model.coverage))
+    if manifest.model.weights:
+        where.print(escape_control(manifest.model.weights))
     where.print(f"on {escape_control(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
     if manifest.warning:
         where.print(Text.assemble(("! ", "bold yellow"), escape_control(manifest.warning)))

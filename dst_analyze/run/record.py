@@ -125,6 +125,7 @@ class ModelSummary(Json):
     macs: Count | None
     rung: int = Field(ge=1, le=3)
     coverage: str
+    weights: str = ""  # how names in a file of weights were matched, where they are not the model's
     form: str = ""  # in which form it was trained, and why; empty in older runs, which were trained as modules
     skipped: tuple[SkippedLayer, ...] = ()
     uncounted: tuple[str, ...] = ()
@@ -191,6 +192,15 @@ class Forecast(Json):
     layers: dict[str, float] = Field(default_factory=dict)
 
 
+class DefaultOptimizer(Json):
+    """The optimizer that was chosen for a model whose user has asked for none."""
+
+    family: Literal["sgd", "adamw"]
+    lr: float
+    rises: bool = False  # the rate, over the first steps
+    reason: str = ""
+
+
 class Manifest(Json):
     """Who wrote a run folder, from what, with which versions."""
 
@@ -203,6 +213,7 @@ class Manifest(Json):
     warm_up: Count = 0  # steps before these, dense, from which all trials of a seed start
     reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
+    default_optimizer: DefaultOptimizer | None = None  # None: asked for, or SGD as in older runs
     clock: Number = 1.0
     unit: ThresholdScale = "one"  # of thresholds
     on_collapse: OnCollapse = "reset"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from dst_analyze.errors import OptionError
+from dst_analyze.errors import DstError, OptionError
 from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.events import (
     Emit,
@@ -32,7 +33,7 @@ from dst_analyze.sweep.planning.cost import estimate_of
 from dst_analyze.sweep.planning.header import header_of
 from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import Plan, plan_sweep
-from dst_analyze.sweep.training.trial import ModelSpec
+from dst_analyze.sweep.training.trial import ModelSpec, Task, WarmUpResult
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
 
 
@@ -145,7 +146,9 @@ def run_trials(
         if task.recipe.warm_up:
             starts = map(WarmUp, missing_starts(seen.missing, warmed))
             with closing(engine.run(task, starts, emit)) as trained:
-                warmed |= dict(trained)
+                results = dict(trained)
+            _refuse_unlearned(task, results)
+            warmed |= {start: result.weights for start, result in results.items()}
         ready = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
         with closing(engine.run(ready, map(Trial, seen.missing), emit)) as outputs:
             for output in outputs:
@@ -158,6 +161,26 @@ def run_trials(
     record = read_run(plan.out)
     emit(SweepFinished(str(plan.out), record.complete))
     return record
+
+
+def _refuse_unlearned(task: Task, trained: Mapping[Origin, WarmUpResult]) -> None:
+    """Stop a sweep whose model learns nothing without masks: its ranking would be noise."""
+    judged = {start: result for start, result in trained.items() if not start[1]}
+    if not judged or not all(result.not_learned for result in judged.values()):
+        return
+    recipe = task.recipe
+    if recipe.hook is not None:
+        changes = "a smaller rate in the file's optimizer()"
+    elif recipe.family == "sgd":
+        changes = f"--optimizer adamw, or a smaller rate (--lr {recipe.lr / 10:.2g})"
+    else:
+        changes = f"another rate (--lr {recipe.lr / 10:.2g})"
+    raise DstError(
+        f"the model does not learn, so there is nothing to rank: {next(iter(judged.values())).not_learned} with "
+        f"{recipe.describe().partition(';')[0]}",
+        place="the training that all trials start from",
+        hint=f"{changes}; more --steps; inputs from 0 to 1 or normalised; --warm-up 0 sweeps without this check",
+    )
 
 
 def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:

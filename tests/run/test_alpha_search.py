@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dst_analyze.errors import OptionError
-from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, schedule_of, search_of
+from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, plateau, schedule_of, search_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.record import TrialKey, TrialResult
 from dst_analyze.sweep.planning.forecast import Travel
@@ -50,6 +50,20 @@ def test_what_remains_after_a_collapse_is_no_target_reached():
     search = Search((0.3,), tolerance=0.65, rounds=3)
     assert search.nearest(seen)[0].alpha in (1.9e-5, 1.4e-4)
     assert 1.9e-5 < search.next(seen)[0] < 1.4e-4
+
+
+def test_a_search_ends_where_ratios_do_not_depend_on_alpha():
+    """Seen on a model that had not learned: 1.1e-3 and 6.6e-2 both left 47 %."""
+    seen = {1e-4: 0.9, 1.1e-3: 0.47, 6.6e-2: 0.47}
+    assert plateau(seen) == (1.1e-3, 6.6e-2, 0.47)
+    assert Search((0.3, 0.1), tolerance=0.65, rounds=3).next(seen) == ()
+    assert all(1e-4 < alpha < 1.1e-3 for alpha in Search((0.7,), tolerance=0.1, rounds=3).next(seen))
+    assert plateau({1e-4: 0.9, 1.1e-3: 0.47, 6.6e-2: 0.2}) is None
+    assert plateau({1e-4: 0.99, 1e-2: 0.99}) is None  # nothing pruned yet
+    assert plateau({1e-4: 0.012, 1e-2: 0.011}) is None  # held at 1 %
+    results, courses = swept(config(), lambda alpha: 0.47)
+    assert len(results) < 8
+    assert courses[-1].settled
 
 
 def test_a_search_goes_by_the_lowest_reading_where_layers_were_reset():

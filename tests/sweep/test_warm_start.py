@@ -66,7 +66,7 @@ def test_the_reference_is_trained_as_the_masked_trials_are(tmp_path):
     """From the same weights, for as many steps, on the same batches: only nothing is pruned."""
     plan = plan_of(tmp_path, lr=0.1)
     assert plan.manifest.reference == "trained alike"
-    start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
+    start = train_warm_up(plan.task, (0, False), lambda step, loss: False).weights
     with seeded(0):
         model = Net()
         assert restore_weights(model, start)
@@ -95,7 +95,7 @@ def test_results_do_not_depend_on_where_the_warm_up_ran(tmp_path, options):
 
 def test_masks_come_to_weights_that_are_trained_and_the_null_to_those_that_are_not(tmp_path):
     plan = plan_of(tmp_path, warm_up=10, lr=0.2)
-    start = train_warm_up(plan.task, (0, False), lambda step, loss: False)
+    start = train_warm_up(plan.task, (0, False), lambda step, loss: False).weights
     output = run_trial(plan.task, TrialKey(A, 0), lambda event: None)
     with seeded(0):
         built = Net()
@@ -145,7 +145,7 @@ def test_a_trial_whose_warm_up_diverges_says_so(tmp_path):
     plan = plan_of(tmp_path, lr=1e20)
     output = run_trial(plan.task, TrialKey(A, 0), lambda event: None)
     assert output.result.status == "diverged"
-    assert train_warm_up(plan.task, (0, False), lambda step, loss: False) is None
+    assert train_warm_up(plan.task, (0, False), lambda step, loss: False).weights is None
     assert output.readings.empty
     assert not run_plan(plan).complete
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from dst_analyze.errors import DataError, ModelError
 from dst_analyze.model.copying import deep_copied
-from dst_analyze.model.inputs.inputs import Inputs, as_inputs
+from dst_analyze.model.inputs.inputs import Inputs, as_inputs, first_samples
 from dst_analyze.model.isolation import preserved, preserved_buffers, preserved_randomness
 from dst_analyze.model.loading.hubs import Draw, known_inputs, takes_any_image_list
 from dst_analyze.model.loading.load import LoadedModel
@@ -91,6 +91,8 @@ def first_batch(data: Any, size: int) -> Any:
 
 def _cut(batch: Any, size: int) -> Any:
     """Return the first items of a batch; nested lists, which may not be samples, stay whole."""
+    if has_annotations(batch):
+        return first_samples(batch, len(batch[1]), size, listed=True)
     if isinstance(batch, tuple | list):
         return tuple(part if isinstance(part, tuple | list) else _cut(part, size) for part in batch)
     if isinstance(batch, Mapping):
@@ -148,9 +150,23 @@ def batch_inputs(batch: Any, model: nn.Module) -> Inputs:
     first, needed = batch[0], _needed(model)
     if isinstance(first, Mapping):
         return _keywords(first, model)
+    if has_annotations(batch):
+        samples = list(first) if isinstance(first, tuple | list) else first
+        return Inputs((samples, [*batch[1]]) if _accepted(model) > 1 else (samples,))
     if needed == 1:
         return Inputs((first,))
     return Inputs(tuple(first) if isinstance(first, tuple | list) else tuple(batch[:needed]))
+
+
+def has_annotations(batch: Any) -> bool:
+    """True for a detector's batch: images, in a list or stacked, and a list with a dict for each."""
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        return False
+    samples, targets = batch
+    if not isinstance(targets, tuple | list) or not targets or not all(isinstance(t, Mapping) for t in targets):
+        return False
+    listed = isinstance(samples, tuple | list) and all(isinstance(sample, torch.Tensor) for sample in samples)
+    return (listed or (isinstance(samples, torch.Tensor) and samples.ndim > 0)) and len(samples) == len(targets)
 
 
 def _keywords(batch: Mapping[Any, Any], model: nn.Module) -> Inputs:
@@ -161,9 +177,17 @@ def _keywords(batch: Mapping[Any, Any], model: nn.Module) -> Inputs:
 
 def _needed(model: nn.Module) -> int:
     """Return how many positional arguments the model's forward requires; at least one."""
+    return max(1, sum(p.default is p.empty for p in _positional(model)))
+
+
+def _accepted(model: nn.Module) -> int:
+    """Return how many positional arguments the model's forward accepts, those with defaults too."""
+    return len(_positional(model))
+
+
+def _positional(model: nn.Module) -> list[inspect.Parameter]:
     parameters = inspect.signature(model.forward).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return max(1, sum(p.default is p.empty for p in positional))
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 # --- from the model ------------------------------------------------------------------------------------------------

@@ -31,14 +31,15 @@ class Inputs:
 
         return Inputs(tree_map(leaf, self.args), tree_map(leaf, dict(self.kwargs)))
 
-    def cut(self, count: int) -> Inputs:
-        """Return the same arguments with every tensor that starts with the batch axis cut to its first samples."""
-        size = self.batch_size
-        return self.map(lambda tensor: tensor[:count] if tensor.ndim and len(tensor) == size else tensor)
-
     def to(self, device: torch.device | str) -> Inputs:
         """Return the same arguments with all tensors on a device."""
         return self.map(lambda tensor: tensor.to(device))
+
+    def first_samples(self, count: int) -> Inputs:
+        """Return the arguments for the first samples of the batch; one list or dict per sample stays whole."""
+        size = self.batch_size
+        cut = first_samples(list(self.args), size, count, listed=bool(self.args) and isinstance(self.args[0], list))
+        return Inputs(tuple(cut), first_samples(dict(self.kwargs), size, count))
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors among the arguments, in their order."""
@@ -56,6 +57,25 @@ class Inputs:
         return (
             ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in self.tensors()) or "no tensors"
         )
+
+
+def first_samples(batch: Any, size: int, count: int, *, listed: bool = False) -> Any:
+    """Return the first samples of a batch of ``size``: tensors are cut along their first axis.
+
+    A list with a dict or, if ``listed``, a tensor per sample loses items, which are not cut themselves: the first axis
+    of an image in a list is its channels.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch[:count] if batch.ndim and len(batch) == size else batch
+    if isinstance(batch, Mapping):
+        return {key: first_samples(value, size, count, listed=listed) for key, value in batch.items()}
+    if not isinstance(batch, tuple | list):
+        return batch
+    single = torch.Tensor | Mapping if listed else Mapping
+    if len(batch) == size and all(isinstance(item, single) for item in batch):
+        return type(batch)(batch[:count]) if type(batch) in (tuple, list) else batch[:count]
+    parts = [first_samples(part, size, count, listed=listed) for part in batch]
+    return tuple(parts) if isinstance(batch, tuple) else parts
 
 
 def as_inputs(value: Any, model: nn.Module) -> Inputs:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError
-from dst_analyze.model.loading import bundled, hubs, select, user_module
+from dst_analyze.model.loading import bundled, hubs, lightning, select, user_module
 from dst_analyze.model.loading.select import Call, Found
 from dst_analyze.model.loading.user_module import UserModule
 from dst_analyze.model.user_errors import describe_value, did_you_mean, user_code
@@ -36,10 +36,12 @@ class LoadedModel:
         example_inputs: Returns inputs that the model can be called with.
         train_data: Returns the training data: a DataLoader, a Dataset or tensors.
         test_data: Returns the test data, like ``train_data``.
-        loss: Returns the loss, given the model's outputs and a whole batch.
+        loss: Returns the loss, given the model's outputs and a whole batch; given the model and a batch if its
+            attribute ``takes_model`` is true.
         optimizer: Returns an optimizer for the given parameters.
         fit: Trains a model in place, in the file's own way.
         evaluate: Returns a model's score.
+        needs_data: Why digits must not stand in for missing data; "" if they may.
 
     Example:
         >>> import dst_analyze
@@ -59,6 +61,7 @@ class LoadedModel:
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] | None
     fit: Callable[[nn.Module], Any] | None = None
     evaluate: Callable[[nn.Module], Any] | None = None
+    needs_data: str = ""
 
 
 def load_model(
@@ -90,8 +93,17 @@ def load_model(
     """
     source = _source(spec)
     model, found = _build(source, dict(model_args or {}), torch.device(device))
-    hooks = {name: _hook(name, found) for name in _HOOKS}
-    return LoadedModel(model, source.spec, _safe(source.name), found.file, **hooks)
+    hooks: dict[str, Any] = {name: _hook(name, found) for name in _HOOKS}
+    needs_data = ""
+    if lightning.is_lightning_like(model):
+        lightning.refuse_without_forward(model, found.label)
+        own = lightning.hooks_of(model, lightning.data_module_in(found.origin.module if found.origin else None))
+        hooks = {
+            name: hook or (_Hook(name, own[name], found.file, found.folder) if name in own else None)
+            for name, hook in hooks.items()
+        }
+        needs_data = "" if hooks["train_data"] else lightning.NO_DATA
+    return LoadedModel(model, source.spec, _safe(source.name), found.file, **hooks, needs_data=needs_data)
 
 
 # --- where a model comes from --------------------------------------------------------------------------------------
@@ -191,12 +203,16 @@ def _source(spec: object) -> _Source:
     if colon and collection == bundled.PREFIX:
         return _Example(text, name)
     where, colon, target = text.rpartition(":")
-    if not where or re.search(r"[/\\]|\.py$", target):  # the colon belongs to a Windows drive
+    if not where or re.search(r"[/\\]|\.(py|ipynb)$", target):  # the colon belongs to a Windows drive
         where, colon, target = text, "", ""
     if colon and not target:
         raise ModelError(f"{text!r} names nothing after the colon.", hint=user_module.SPEC_FORMS)
     path = Path(where).expanduser()
-    if where.endswith(".py") or re.search(r"[/\\]", where) or (path.exists() and not (path / "__init__.py").exists()):
+    if (
+        where.endswith((".py", ".ipynb"))
+        or re.search(r"[/\\]", where)
+        or (path.exists() and not (path / "__init__.py").exists())
+    ):
         return _File(text, path, target)
     return _Module(text, where, target)
 
@@ -305,7 +321,11 @@ _HOOKS: dict[str, tuple[type[DstError], str]] = {
     "example_inputs": (ModelError, "example_inputs() returns one input, a tuple of them, or a dict of keywords"),
     "train_data": (DataError, "train_data() returns a DataLoader, a Dataset or tensors"),
     "test_data": (DataError, "test_data() returns a DataLoader, a Dataset or tensors"),
-    "loss": (ModelError, "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1])"),
+    "loss": (
+        ModelError,
+        "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1]); loss(model, batch) gets "
+        "the model",
+    ),
     "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
     "fit": (ModelError, "fit(model) trains the model that it is given, in place"),
     "evaluate": (ModelError, "evaluate(model) returns a score, or a dict with score and higher_is_better"),
@@ -325,6 +345,11 @@ class _Hook:
     file: Path | None
     folder: Path | None
 
+    @property
+    def takes_model(self) -> bool:
+        """True for a `loss` that wants the model rather than its outputs."""
+        return self.name == "loss" and takes_model(self.function)
+
     def __call__(self, *arguments: Any) -> Any:
         kind, hint = _HOOKS[self.name]
         with (
@@ -332,6 +357,19 @@ class _Hook:
             user_module.imports_from(self.folder, self.file),
         ):
             return self.function(*arguments)
+
+
+_MODELS = ("model", "net", "network", "module", "masked", "student")
+
+
+def takes_model(loss: Callable[..., Any]) -> bool:
+    """True if the first parameter of a loss is called `model`, or as models are."""
+    if isinstance(loss, lightning.TrainingStep):
+        return True
+    try:
+        return next(iter(inspect.signature(loss).parameters), "") in _MODELS
+    except (TypeError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ torch, since `import dst_analyze` does not either.
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from collections.abc import Sequence
@@ -23,18 +24,49 @@ MADE_FROM_FILE = f"{PACKAGE.name}.user_"
 """The prefix of these modules' names."""
 
 
+def package_of(file: Path | str) -> str:
+    """Return the package that a file's relative imports start from; "" if it has none.
+
+    Packages are folders with an __init__.py; without one, the folders that the dots name.
+    """
+    file = Path(file)
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    level = max((node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)), default=0)
+    if not level:
+        return ""
+    folders = [file.parent]
+    while len(folders) < level or (folders[-1] / "__init__.py").exists():
+        if folders[-1] == folders[-1].parent:
+            return ""
+        folders.append(folders[-1].parent)
+    if len(folders) > level and not (folders[-1] / "__init__.py").exists():
+        folders.pop()
+    names = [folder.name for folder in reversed(folders)]
+    return ".".join(names) if all(name.isidentifier() for name in names) else ""
+
+
+def package_root(file: Path) -> Path | None:
+    """Return the folder above the package of a file with relative imports; None if it has none."""
+    package = package_of(file)
+    return file.parents[package.count(".") + 1] if package else None
+
+
 class FileSpec(ModuleSpec):
-    """The spec of a module made from a user's file; it is in no package, so `from . import` fails."""
+    """The spec of a module made from a user's file, in the package that its relative imports start from."""
 
     loader: SourceFileLoader
 
     def __init__(self, name: str, file: Path | str) -> None:
         super().__init__(name, _Loader(name, str(file)), origin=str(file))
         self.has_location = True
+        self._package = package_of(file)
 
     @property
     def parent(self) -> str:
-        return ""
+        return self._package
 
 
 class _Loader(SourceFileLoader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,16 +62,29 @@ def find_named(start: UserModule, path: str) -> Found:
 
 
 def find_unnamed(start: UserModule, arguments: Collection[str]) -> Found:
-    """Return `build_model`, else `model`, else the only class that the given arguments can build."""
+    """Return `build_model`, else `model`, else the only model there is, else the only class that can be built.
+
+    The given arguments are those that a class is built with.
+    """
     for name in ("build_model", "model"):
         value = getattr(start.module, name, None)
         if can_be_model(value):
             return Found(value, f"{start.label}:{name}", start)
+    models = {} if arguments else _own_models(start.module)
+    if len(models) == 1:
+        ((name, model),) = models.items()
+        return Found(model, f"{start.label}:{name}", start)
     classes = _own_classes(start.module)
     ready = [kind for kind in classes if not Call(kind, arguments).wrong]
-    if len(ready) == 1 or len(classes) == 1:
+    if len(ready) == 1 or (len(classes) == 1 and not models):
         (kind,) = ready or classes
         return Found(kind, f"{start.label}:{kind.__name__}", start)
+    if models and not ready:
+        raise ModelError(
+            f"{start.label} has {len(models)} models: {', '.join(models)}.",
+            place=start.place,
+            hint=f"choose one, {start.label}:{next(iter(models))}, or define build_model()",
+        )
     raise _no_choice(start, classes, ready, arguments)
 
 
@@ -92,11 +106,31 @@ def _no_choice(
             hint=f"choose one and pass its arguments, {label}:{classes[-1].__name__} --model-arg name=value, "
             "or define build_model()",
         )
+    below = "" if not _has_main_block(start) else "; what is below `if __name__ == '__main__':` is not run here"
     return ModelError(
         f"{label} defines no model: no build_model(), no `model`, no nn.Module class.",
         place=start.place,
-        hint=f"define build_model() that returns the model, or name it: {label}:NAME",
+        hint=f"define build_model() that returns the model, or name it: {label}:NAME{below}",
     )
+
+
+def _has_main_block(start: UserModule) -> bool:
+    try:
+        text = start.file.read_text() if start.file else ""
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(re.search(r"^if\s+__name__\s*==", text, re.MULTILINE))
+
+
+def _own_models(module: ModuleType) -> dict[str, nn.Module]:
+    """Return the models that the file has built, by their names, each once; losses and other parts without weights
+    are none."""
+    models: dict[int, tuple[str, nn.Module]] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, nn.Module) and not name.startswith("_") and any(True for _ in value.parameters()):
+            models.setdefault(id(value), (name, value))
+    held = {id(part) for _, model in models.values() for part in model.modules() if part is not model}
+    return {name: model for number, (name, model) in models.items() if number not in held}
 
 
 def can_be_model(value: object) -> TypeGuard[nn.Module | Callable[..., Any]]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,13 @@ from typing import NoReturn
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import torchvision_compat
-from dst_analyze.model.loading.module_finder import MADE_FROM_FILE, FileSpec, publish_module_path
+from dst_analyze.model.loading.module_finder import (
+    MADE_FROM_FILE,
+    FileSpec,
+    package_of,
+    package_root,
+    publish_module_path,
+)
 from dst_analyze.model.user_errors import did_you_mean, is_installed, place_here, shorten, user_code, user_trace
 from dst_analyze.package import PACKAGE
 
@@ -49,11 +55,29 @@ class UserModule:
 
 
 @contextmanager
+def no_arguments(file: Path | None) -> Iterator[None]:
+    """Let a user's code see a command line without arguments, as those of this program are not meant for it."""
+    before = sys.argv
+    sys.argv = [str(file) if file else (before[0] if before else "")]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
 def imports_from(folder: Path | None, file: Path | None = None) -> Iterator[None]:
     """Let a user's code import torchvision, and its siblings before all others; what ``file`` imports is kept.
 
     The folder stays on the path afterwards, since imports inside functions run later. No bytecode is written to it.
+    The code sees no arguments of the command line.
     """
+    with no_arguments(file), _imports_from(folder, file):
+        yield
+
+
+@contextmanager
+def _imports_from(folder: Path | None, file: Path | None) -> Iterator[None]:
     torchvision_compat.make_importable()
     if folder is None:
         yield
@@ -175,12 +199,17 @@ def import_file(path: Path) -> UserModule:
     """Return a user's file as a new module, entered in sys.modules so that its classes pickle."""
     file = _checked(path)
     name = _module_name(file)
+    root = package_root(file)
     spec = FileSpec(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     publish_module_path(name, file)
     try:
-        with imports_from(file.parent, file), _importing(path.name, file):
+        with ExitStack() as stack:
+            if root is not None:  # its relative imports start from there
+                stack.enter_context(imports_from(root, file))
+            stack.enter_context(imports_from(file.parent, file))
+            stack.enter_context(_importing(path.name, file))
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -200,7 +229,7 @@ def _module_name(file: Path) -> str:
 
 def import_named(name: str) -> UserModule:
     """Return a module by its dotted name, with the current folder on the path."""
-    with imports_from(Path.cwd()), _importing(name, None):
+    with imports_from(Path.cwd(), Path(name)), _importing(name, None):
         try:
             if all(name.split(".")):
                 module = importlib.import_module(name)
@@ -227,7 +256,7 @@ def _importing(label: str, file: Path | None) -> Iterator[None]:
                 f"{label} cannot be imported: {error.msg}.",
                 place=place,
                 trace=trace,
-                hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label),
+                hint=_SYNTAX_HINT if isinstance(error, SyntaxError) else _import_hint(error, label, file),
             ) from error
 
 
@@ -243,9 +272,11 @@ _PACKAGES = {
 }
 
 
-def _import_hint(error: ImportError, label: str) -> str:
-    if "relative import" in str(error):
-        return "a file inside a package is given as a module: package.module or package.module:Name"
+def _import_hint(error: ImportError, label: str, file: Path | None) -> str:
+    package = package_of(file) if file else ""
+    missing = isinstance(error, ModuleNotFoundError) and bool(package) and (error.name or "").startswith(package)
+    if missing or "relative import" in str(error):
+        return "is it in the folder of its package? it may also be given as a module: package.module"
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
         return f"install it beside dst-analyze (pip install {_PACKAGES.get(top, top)}), or put {top}.py next to {label}"
@@ -261,6 +292,13 @@ def _checked(path: Path) -> Path:
         raise ModelError(f"{path} is a folder, not a Python file.", place=place, hint=hint)
     if not path.exists():
         raise ModelError(f"There is no file {path}.", place=place, hint=_missing_file_hint(path))
+    if path.suffix == ".ipynb":
+        raise ModelError(
+            f"{path} is a notebook, not a Python file.",
+            place=place,
+            hint=f"`jupyter nbconvert --to script {path.name}` writes {path.stem}.py; "
+            "or call dst_analyze.analyze(model, data) in the notebook",
+        )
     if path.suffix != ".py":
         raise ModelError(
             f"{path} is not a Python file.",

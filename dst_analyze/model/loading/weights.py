@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,21 @@ from dst_analyze.errors import ModelError
 Weights = Mapping[str, torch.Tensor]
 Shapes = Mapping[str, Sequence[int]]
 
-_WRAPPED = ("state_dict", "model_state_dict", "model")  # keys of the state dict in training scripts' checkpoints
-_PARALLEL = "module."  # the prefix that torch's parallel wrappers give every name
+# Keys of the state dict in training scripts' checkpoints; averages of the weights come last.
+_WRAPPED = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema_state_dict", "ema")
+_COMPILED = "_orig_mod."  # which torch.compile puts before the names in a compiled module
+_AVERAGES = ("ema", "swa", "teacher", "averag")
 
 
 def read_weights(path: Path) -> Weights:
     """Return the state dict in a .safetensors file or in a torch.save checkpoint."""
     try:
-        found: Any = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        with torch.serialization.safe_globals([argparse.Namespace]):  # which scripts keep beside the weights
+            found: Any = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, map_location="cpu", weights_only=True)
+            )
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ModelError(
@@ -42,7 +46,7 @@ def read_weights(path: Path) -> Weights:
             place=str(path),
             hint="give a .safetensors file, or what torch.save(model.state_dict(), path) writes",
         ) from error
-    while isinstance(found, dict) and (inner := next((found[n] for n in _WRAPPED if n in found), None)) is not None:
+    while isinstance(found, dict) and (inner := _inner(found)) is not None:
         found = inner
     if not isinstance(found, dict) or not found or not all(isinstance(v, torch.Tensor) for v in found.values()):
         raise ModelError(
@@ -50,22 +54,61 @@ def read_weights(path: Path) -> Weights:
             place=str(path),
             hint="torch.save(model.state_dict(), path) writes one",
         )
-    if all(name.startswith(_PARALLEL) for name in found):
-        return {name.removeprefix(_PARALLEL): value for name, value in found.items()}
     return found
 
 
-def put_weights(model: nn.Module, weights: Weights, place: str) -> None:
-    """Load weights into a model; raise `ModelError` if their names or shapes differ from the model's."""
-    there, here = ({n: value.shape for n, value in state.items()} for state in (weights, model.state_dict()))
-    if difference := first_difference(there, here, "tensor"):
+def _inner(found: Mapping[Any, Any]) -> Any:
+    """Return what a checkpoint holds under a usual key, if that is a dict; None if it is a state dict itself."""
+    return next((found[name] for name in _WRAPPED if isinstance(found.get(name), Mapping)), None)
+
+
+def put_weights(model: nn.Module, weights: Weights, place: str) -> str:
+    """Load weights into a model, and return how their names were matched; "" if they are the model's.
+
+    Raises:
+        ModelError: Names or shapes differ, also without the prefix that wrappers give them.
+    """
+    own = {name: value.shape for name, value in model.state_dict().items()}
+    fitting, how = _matched(weights, own)
+    if difference := first_difference({n: value.shape for n, value in fitting.items()}, own, "tensor"):
         name, in_file, in_model = difference
         raise ModelError(
             f"the weights do not fit the model: {name} is {in_file} in the file, {in_model} in the model",
             place=place,
             hint="build the model as it was trained, with --model-arg name=value",
         )
-    model.load_state_dict(dict(weights))
+    model.load_state_dict(dict(fitting))
+    return how
+
+
+def _matched(weights: Weights, own: Shapes) -> tuple[Weights, str]:
+    """Return the weights by the model's names, and how these were found; unchanged if no prefix explains them."""
+    plain = {name.replace(_COMPILED, ""): value for name, value in weights.items()}
+    compiled = f" without {_COMPILED!r}" if plain.keys() != weights.keys() else ""
+    if plain.keys() == own.keys():
+        return plain, f"names were matched{compiled}" if compiled else ""
+    complete: Weights = plain
+    for prefix in _prefixes(plain, own):
+        inner = {n.removeprefix(prefix): value for n, value in plain.items() if n.startswith(prefix)}
+        if not own.keys() <= inner.keys():
+            continue
+        complete = {name: inner[name] for name in own}
+        if all(complete[name].shape == shape for name, shape in own.items()):
+            left = len(plain) - len(complete)
+            others = f"; {left} tensors of the file are not the model's" if left else ""
+            return complete, f"names were matched without the prefix {prefix!r}{compiled}{others}"
+    for prefix in _prefixes(own, plain):  # the file holds a part that the model wraps
+        outer = {f"{prefix}{name}": value for name, value in plain.items()}
+        if outer.keys() == own.keys():
+            return outer, f"names were matched with the prefix {prefix!r}{compiled}"
+    return complete, ""
+
+
+def _prefixes(longer: Mapping[str, Any], shorter: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what stands before one of the shorter names among the longer ones: averages last, short ones first."""
+    first = next(iter(shorter), None)
+    found = {n[: -len(first)] for n in longer if n.endswith(f".{first}")} if first else set()
+    yield from sorted(found, key=lambda prefix: (any(word in prefix for word in _AVERAGES), len(prefix), prefix))
 
 
 def first_difference(there: Shapes, here: Shapes, what: str) -> tuple[str, str, str] | None:

@@ -20,6 +20,7 @@ from dst_analyze.deprecation import warn_renamed
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.packed_graph import PackedGraph, pack_graph
 from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
+from dst_analyze.model.inputs.infer import has_annotations
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
 from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
 from dst_analyze.model.tracing.axes import RowLayout
@@ -203,7 +204,8 @@ def trace_model(
     # torch's FLOP counter fails on parameters that require gradients, which tracing does not need.
     copy = deep_copy(model).requires_grad_(False)
     audit, notes = _audited(copy, inputs, model)
-    macs, uncounted = _macs(copy, inputs)
+    runs_in_eval = not any(note.startswith(_TRAINING_ONLY) for note in notes)
+    macs, uncounted = _macs(copy, inputs, training=not runs_in_eval)
     graph = trace_graph(model, inputs)
     found = _layers(copy, audit, graph, inputs.batch_size)
     layers, left_out = _selected(found, tuple(include), tuple(exclude))
@@ -237,7 +239,7 @@ def trace_model(
         macs=macs + audit.missed_macs // inputs.batch_size,
         uncounted=uncounted,
         notes=(*missing, *notes, *graph.notes),
-        mode_graphs=_mode_graphs(model, inputs, graph, runs_in_training=not notes),
+        mode_graphs=_mode_graphs(model, inputs, graph, runs_in_training=not notes or not runs_in_eval),
     )
 
 
@@ -267,7 +269,7 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
 
 def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, list[str]]:
     """Return the audit of both modes, since some heads exist in training only, and notes."""
-    audit, notes = Audit(copy, model), []
+    audit, notes, failed = Audit(copy, model), [], None
     with preserved(copy), quiet_inspection():
         copy.eval()
         try:
@@ -276,13 +278,19 @@ def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, 
         except ModelError:
             raise
         except Exception as error:
-            raise _cannot_run(error, inputs) from error
+            failed = error
         copy.train()
         try:
             with watching_registered(audit, copy, "train"):
                 audit.run(copy, inputs, "train")
         except Exception as error:  # a batch of one under batch norm, or missing targets: the eval run is enough
-            notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
+            if failed is not None:
+                raise _cannot_run(failed, inputs) from failed
+            notes.append(f"{_EVAL_ONLY}: in training mode the example fails with {headline(error)}")
+        if failed is not None:
+            if not has_annotations(inputs.args):
+                raise _cannot_run(failed, inputs) from failed
+            notes.append(f"{_TRAINING_ONLY}: in eval mode the example fails with {headline(failed)}")
     for name, place in audit.foreign.items():
         raise ModelError(
             f"a copy of the model still reads {name} of the model itself, through a global name or a hidden reference",
@@ -292,9 +300,12 @@ def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, 
     return audit, notes
 
 
-def _macs(copy: nn.Module, inputs: Inputs) -> tuple[int, tuple[str, ...]]:
+_EVAL_ONLY, _TRAINING_ONLY = "read in eval mode only", "read in training mode only"
+
+
+def _macs(copy: nn.Module, inputs: Inputs, *, training: bool) -> tuple[int, tuple[str, ...]]:
     with preserved(copy), quiet_inspection():
-        copy.eval()
+        copy.train(training)
         macs, uncounted = total_macs(lambda: inputs.map(torch.clone).call(copy))
     return macs // inputs.batch_size, uncounted
 

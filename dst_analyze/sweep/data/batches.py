@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dst_analyze.errors import DataError, OptionError
+from dst_analyze.model.inputs.infer import has_annotations
 from dst_analyze.model.user_errors import user_code
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 
@@ -213,6 +214,8 @@ def _endless(epoch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def _size(batch: Any) -> int:
+    if has_annotations(batch):
+        return len(batch[1])
     return next((len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim), 0)
 
 

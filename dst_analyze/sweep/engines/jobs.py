@@ -19,7 +19,7 @@ from dst_analyze.run.events import (
 from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.measurements import PULSE, without_readings
 from dst_analyze.sweep.training.own_loop import run_own_trial, train_own_warm_up
-from dst_analyze.sweep.training.trial import Task, run_trial, train_warm_up
+from dst_analyze.sweep.training.trial import Task, WarmUpResult, run_trial, train_warm_up
 from dst_analyze.sweep.training.warm_start import Origin
 
 Output = TypeVar("Output", covariant=True)
@@ -81,7 +81,7 @@ class WarmUp:
         seed, control = self.start
         return f"{'control,' if control else ''}warm-up,seed={seed}"
 
-    def run(self, task: Task, emit: Emit) -> tuple[Origin, bytes | None]:
+    def run(self, task: Task, emit: Emit) -> tuple[Origin, WarmUpResult]:
         began = last = time.monotonic()
         emit(WarmUpStarted(*self.start, task.recipe.warm_up))
 
@@ -92,13 +92,16 @@ class WarmUp:
                 emit(WarmUpStep(*self.start, step, task.recipe.warm_up, loss))
             return False
 
-        weights = train_own_warm_up(task, self.start) if task.own_loop else train_warm_up(task, self.start, on_step)
+        if task.own_loop:
+            trained = WarmUpResult(train_own_warm_up(task, self.start))
+        else:
+            trained = train_warm_up(task, self.start, on_step)
         emit(WarmUpFinished(*self.start, round(time.monotonic() - began, 3)))
-        return self.start, weights
+        return self.start, trained
 
-    def failed(self, reason: str, seconds: float) -> tuple[Origin, bytes | None]:
+    def failed(self, reason: str, seconds: float) -> tuple[Origin, WarmUpResult]:
         """Return no weights: each trial trains its own, or fails for the same reason and reports it."""
-        return self.start, None
+        return self.start, WarmUpResult(None)
 
     def retry_event(self, reason: str) -> Notice:
         return Notice(f"the warm-up of seed {self.start[0]} starts again: {reason}")

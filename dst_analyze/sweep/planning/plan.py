@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
-from dst_analyze.model.inputs.first_samples import first_samples
+from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.inputs.two_samples import two_samples
 from dst_analyze.model.isolation import preserved
 from dst_analyze.model.loading.load import LoadedModel
-from dst_analyze.model.loading.weights import read_weights
+from dst_analyze.model.loading.weights import put_weights, read_weights
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.alpha_search import search_of
@@ -30,7 +32,7 @@ from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_c
 from dst_analyze.run.events import Emit, ignore_event
 from dst_analyze.run.paths import default_path, is_blank
 from dst_analyze.run.reader import read_header
-from dst_analyze.run.record import DataSummary, Manifest
+from dst_analyze.run.record import DataSummary, DefaultOptimizer, Manifest
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
     SCORED_AT_MOST,
@@ -44,6 +46,7 @@ from dst_analyze.sweep.data.batches import (
 from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
+from dst_analyze.sweep.planning.default_optimizer import default_optimizer
 from dst_analyze.sweep.planning.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
 from dst_analyze.sweep.planning.initial_alphas import first_alphas
@@ -108,6 +111,7 @@ class PlannedBefore:
     clock: float
     warm_up: int
     threshold_scale: ThresholdScale
+    optimizer: DefaultOptimizer | None = None
 
 
 Earlier = tuple[SweepConfig, Manifest]
@@ -203,8 +207,18 @@ def _plan(
             update={**fingerprints, "data": found.description if found and data is not None else data or ""}
         )
         check(loaded.name, config)
+        if found is None and data is None and loaded.needs_data:
+            raise DataError(loaded.needs_data.partition(": ")[0], hint=loaded.needs_data.partition(": ")[2])
+        if config.control and getattr(loaded.loss, "takes_model", False):
+            raise OptionError(
+                "a loss that calls the model itself reads the labels where no one can shuffle them",
+                place="--control",
+                hint="leave --control out, or define loss(outputs, batch)",
+            )
         traced = _trace(loaded, found, config)
+        how = "" if source.weights is None else put_weights(loaded.model, source.weights, source.weights_from)
         stand_in, found = found is None and data is None, found or _digits(traced, config)
+        chosen = before.optimizer if before else None
         steps = before.steps if before else _steps(config, found.train)
         task = Task(
             source=source,
@@ -220,6 +234,10 @@ def _plan(
             loss=loaded.loss,
         )
         task = run_preflight(task, loaded, found.description)
+        if loaded.optimizer is None and config.optimizer is None and config.recipe != "paper":
+            if before is None:
+                chosen = default_optimizer(loaded.model, accuracy=task.accuracy)
+            task = replace(task, recipe=Recipe.of(config, steps, _asked(before), chosen))
         noise = None if before else gradient_noise(task, loaded.model)
         travel = Travel(task.recipe, noise, before.factor if before else asked_scale(config))
         task = replace(task, config=config.scaled(travel.factor))
@@ -232,7 +250,8 @@ def _plan(
         scored_on="test" if found.test else "train",
         sha256=digest,
     )
-    return Planned(loaded, task, _manifest(loaded, task, travel, summary))
+    weights = how and f"{source.weights_from}: {how}"
+    return Planned(loaded, task, _manifest(loaded, task, travel, summary, chosen, weights))
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -307,11 +326,15 @@ def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundDat
 
 
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: PlannedBefore | None) -> Recipe:
-    asked = AskedPace(before.clock, before.warm_up, before.threshold_scale) if before else None
+    asked = _asked(before)
     hook, place = loaded.optimizer, f"optimizer() of {loaded.spec}"
     if hook is None:
         return Recipe.of(config, steps, asked)
     return Recipe.of_hook(config, steps, hook, loaded.model, place=place, asked=asked)
+
+
+def _asked(before: PlannedBefore | None) -> AskedPace | None:
+    return AskedPace(before.clock, before.warm_up, before.threshold_scale) if before else None
 
 
 def _is_pair(data: Any) -> bool:
@@ -328,9 +351,23 @@ def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> 
     if loaded.example_inputs is not None or data is None:
         return trace(find_example_inputs(loaded))
     with user_code("the training data", DataError, file=loaded.file):
-        inputs = split_batch(first_batch(data.train, place=data.description), loaded.model)[0]
+        batch = first_batch(data.train, place=data.description)
+        inputs = split_batch(batch, loaded.model)[0]
     try:
-        return trace(first_samples(loaded.model, inputs))
+        if not inputs.tensors():
+            raise DataError(
+                f"no part of a batch is a tensor for the model: a batch is {describe_batch(batch)}",
+                place=data.description,
+                hint=f"batches are {BATCH_FORMS}",
+            )
+        try:
+            return trace(two_samples(loaded.model, inputs))
+        except ModelError:
+            # A loss that calls the model itself may give it a part of what the batch holds: one view of several.
+            views = _views(batch) if getattr(loaded.loss, "takes_model", False) else None
+            if views is None:
+                raise
+            return trace(views.first_samples(2))
     except ModelError as error:
         if error.__cause__ is None:  # the model was not run, so the data are not the cause
             raise
@@ -338,15 +375,24 @@ def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> 
             f"the training data do not fit the model: {headline(error.__cause__)}",
             place=error.place or data.description,
             trace=error.trace,
-            hint=_mismatch_hint(error.__cause__, inputs, loaded),
+            hint=_mismatch_hint(error.__cause__, inputs, loaded, batch),
         ) from error.__cause__
 
 
-def _mismatch_hint(why: BaseException, inputs: Inputs, loaded: LoadedModel) -> str:
+def _views(batch: Any) -> Inputs | None:
+    """The first tensor of a batch alone, as a model's input; None if that is the whole batch."""
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return Inputs((leaves[0],)) if len(leaves) > 1 else None
+
+
+def _mismatch_hint(why: BaseException, inputs: Inputs, loaded: LoadedModel, batch: Any) -> str:
     """Return a hint that compares the data with what the model takes."""
     if is_out_of_memory(why):
         return f"two samples need more than the {gigabytes(free_memory())} that are free: use smaller inputs or layers"
     given = inputs.describe()
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    if not is_tensors(parts):
+        return f"a batch is {describe_batch(batch)}; expected: {BATCH_FORMS}; or define example_inputs()"
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in inputs.tensors()):
         return f"given {given}; layers compute with floats: return images.float() / 255, or the like, in train_data()"
     shape = _input_shape(loaded)
@@ -380,7 +426,15 @@ def _steps(config: SweepConfig, data: Batches) -> int:
     return epochs * data.per_epoch
 
 
-def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary) -> Manifest:
+def _manifest(
+    loaded: LoadedModel,
+    task: Task,
+    travel: Travel,
+    data: DataSummary,
+    optimizer: DefaultOptimizer | None,
+    weights: str,
+) -> Manifest:
+    """Return what the run folder says of a planned sweep; ``weights`` is how a file's names were matched."""
     traced, config = task.traced, task.config
     initial = task.initial_in_scale(loaded.model)
     search = search_of(config)
@@ -396,6 +450,7 @@ def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary
             sha256=config.model_sha256,
             form=task.runs_as,
             files=code_sha256(loaded),
+            weights=weights,
         ),
         data=data,
         steps=task.steps,
@@ -403,6 +458,7 @@ def _manifest(loaded: LoadedModel, task: Task, travel: Travel, data: DataSummary
         reference="trained alike",
         threads=task.threads,
         optimizer=task.recipe.describe(),
+        default_optimizer=optimizer,
         clock=task.recipe.clock,
         unit=task.recipe.threshold_scale,
         on_collapse=on_collapse_of(config),

@@ -9,18 +9,27 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from dst_analyze.errors import DataError, DstError, ModelError, at
 from dst_analyze.masking.masked import MaskedModel, refuse_masked
-from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.inputs.infer import has_annotations
+from dst_analyze.model.inputs.inputs import Inputs, first_samples
 from dst_analyze.model.isolation import deep_copy, refuse_lazy
 from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.user_errors import is_out_of_memory, user_code
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
 from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.training.loop import NOISE_BATCHES, SETTLING, gradient_size
-from dst_analyze.sweep.training.objective import IGNORED, class_scores, is_classification, main_output, split_batch
+from dst_analyze.sweep.training.objective import (
+    IGNORED,
+    class_scores,
+    is_classification,
+    is_language_model,
+    main_output,
+    own_loss,
+    split_batch,
+)
 from dst_analyze.sweep.training.recipe import NORMALISED
 from dst_analyze.sweep.training.train import DivergedError, evaluate, train
 from dst_analyze.sweep.training.trial import ModelSource, Task, seeded
@@ -126,19 +135,50 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
         elif _ONE_SAMPLE in str(error.__cause__):
             error.hint = "batch norm needs two samples or more per batch: give --batch-size 2 or more"
         raise
-    accuracy = is_classification(main_output(outputs), split_batch(batch, loaded.model)[1])
-    objective = replace(task.objective(loaded.model), accuracy=accuracy)
+    task = replace(task, losses_in_training=_losses_in_training(task, loaded, masked, batch, outputs))
+    task = replace(task, accuracy=_scores_labels(task, loaded, masked, batch, outputs))
     hint = "check that test data have the form of training data"
     with at(place), user_code("scoring the first test batch", DataError, file=loaded.file, hint=hint):
         test = first_batch(task.test_data, place="test_data()")
         if task.test_data is not task.train_data:
             _refuse_nan(_available_samples(task.test_data, test), "test_data()")
-        evaluate(masked, [test], objective, task.device)
-    return replace(task, accuracy=accuracy, runs_as=_runs_as(task, masked.train(), inputs))
+        evaluate(masked, [test], task.objective(loaded.model), task.device)
+    return replace(task, runs_as=_runs_as(task, masked.train(), inputs))
+
+
+def _losses_in_training(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, outputs: Any) -> bool:
+    """True if the model returns its losses in training mode, and in eval mode only predictions, as detectors do."""
+    objective = task.objective(loaded.model)
+    if objective.custom is not None or own_loss(outputs) is None:
+        return False
+    try:
+        with torch.no_grad(), task.device.precision():
+            return own_loss(objective.inputs(batch).call(masked.eval())) is None
+    except Exception:  # predictions may need what this machine lacks; the losses do not
+        return True
+
+
+def _scores_labels(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, outputs: Any) -> bool:
+    """True if the score is an accuracy: there is a label for each vector of scores, and no language model."""
+    objective, target = task.objective(loaded.model), split_batch(batch, loaded.model)[1]
+    if not objective.takes_model:
+        labelled = objective.custom is not None or not is_language_model(loaded.model, outputs)
+        return labelled and is_classification(main_output(outputs), target)
+    try:  # a loss that the user computes may be of anything: labels count where it is their cross entropy
+        with torch.no_grad(), task.device.precision():
+            outputs = objective.inputs(batch).call(masked.eval())
+            _, loss = objective.step(masked, batch)
+            return is_classification(main_output(outputs), target) and bool(
+                torch.isclose(loss.float(), objective.loss(outputs, batch).float(), rtol=1e-2)
+            )
+    except Exception:
+        return False
 
 
 def _runs_as(task: Task, masked: MaskedModel, inputs: Inputs) -> str:
     """Return the form that batches are trained in, with the reason if it is not the graph."""
+    if task.objective(task.traced.model).takes_model:
+        return "modules: the loss calls the model itself"
     with task.device.precision():
         if masked.form.train == "graph" and not inputs.call(masked.uses_graph):
             return "modules: batches are passed in another way than the example, or the graph differs for them"
@@ -149,16 +189,19 @@ def _step(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any, plac
     objective = task.objective(loaded.model)
     optimizer, _ = task.recipe.start(masked)
     with task.device.precision():
-        outputs = objective.inputs(batch).call(masked.train())
-        scores, labels = main_output(outputs), split_batch(batch, loaded.model)[1]
-        if objective.custom is None and is_classification(scores, labels):
-            every = split_batch(_available_samples(task.train_data, batch), loaded.model)[1]
-            _refuse_labels(scores, labels, every, place)
-        loss = objective.loss(outputs, batch)
+        if objective.takes_model:
+            outputs, loss = objective.step(masked.train(), batch)
+        else:
+            outputs = objective.inputs(batch).call(masked.train())
+            scores, labels = main_output(outputs), split_batch(batch, loaded.model)[1]
+            if objective.custom is None and is_classification(scores, labels):
+                every = split_batch(_available_samples(task.train_data, batch), loaded.model)[1]
+                _refuse_labels(scores, labels, every, place)
+            loss = objective.loss(outputs, batch)
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
         raise DataError(
             f"the loss of the first batch cannot be differentiated: {type(loss).__name__}",
-            place=f"loss(outputs, batch) of {loaded.spec}",
+            place=f"loss({'model' if objective.takes_model else 'outputs'}, batch) of {loaded.spec}",
             hint="return one tensor with one value, computed from the outputs",
         )
     if not torch.isfinite(loss):
@@ -194,7 +237,7 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
         for number, batch in enumerate(task.device.batches(batches), 1):
             masked.zero_grad()
             with task.device.precision():
-                loss = objective.loss(objective.inputs(batch).call(masked), batch)
+                _, loss = objective.step(masked, batch)
             torch.autograd.backward(loss)
             if masked.thresholds.grad is not None:
                 squares += (masked.thresholds.grad.double().square() - squares) / number
@@ -210,7 +253,7 @@ def _batches_that_fit(task: Task, loaded: LoadedModel, masked: MaskedModel, batc
     size, free = task.objective(loaded.model).inputs(batch).batch_size, free_memory()
 
     def taken(samples: int) -> int:
-        few = tree_map(lambda x: x[:samples] if isinstance(x, torch.Tensor) and x.ndim and len(x) == size else x, batch)
+        few = first_samples(batch, size, samples, listed=has_annotations(batch))
         return peak_memory(lambda: _step(task, loaded, masked, few, ""))
 
     try:

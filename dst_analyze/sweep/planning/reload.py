@@ -58,7 +58,7 @@ def reload_task(record: SweepRecord, *, data_root: Path | None = None) -> Task:
         model_args=config.model_args,
         out=record.folder,
         data_root=data_root or DEFAULT_ROOT,
-        before=PlannedBefore(config.factor, made.steps, made.clock, made.warm_up, made.unit),
+        before=PlannedBefore(config.factor, made.steps, made.clock, made.warm_up, made.unit, made.default_optimizer),
         **config.options,
     )
     return plan.task

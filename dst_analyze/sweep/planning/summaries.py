@@ -31,6 +31,7 @@ def summarize_model(
     sha256: str | None = None,
     form: str = "",
     files: Mapping[str, str] | None = None,
+    weights: str = "",
 ) -> ModelSummary:
     """Return what tracing found of a model, beyond its layers."""
     return ModelSummary(
@@ -41,6 +42,7 @@ def summarize_model(
         macs=traced.macs,
         rung=traced.rung,
         coverage=traced.coverage.describe(),
+        weights=weights,
         form=form,
         files=dict(files or {}),
         skipped=tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +49,8 @@ class Device:
 
     def moved(self, batch: Any) -> Any:
         """Return a batch with its tensors on the device."""
+        if isinstance(batch, Mapping) and not isinstance(batch, dict):  # a BatchEncoding of Hugging Face
+            batch = dict(batch)
         return tree_map(lambda leaf: self._moved(leaf) if isinstance(leaf, torch.Tensor) else leaf, batch)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:

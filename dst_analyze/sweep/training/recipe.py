@@ -21,12 +21,16 @@ from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace
+from dst_analyze.run.record import DefaultOptimizer
 
 OptimizerHook = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 MOMENTUM = 0.9
 NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}
 LEARNING_RATES = {"sgd": 0.05, "adam": 1e-3, "adamw": 1e-3}
+
+RISE, LONGEST_RISE = 0.05, 500
+"""The share of a training, and the most steps, over which a rate rises that is chosen for a model."""
 
 PAPER_RATES = {**LEARNING_RATES, "sgd": 0.1}
 PAPER_EPOCHS = 160
@@ -85,17 +89,30 @@ class Recipe:
     threshold_scale: ThresholdScale
     asked: AskedPace  # those of the last three that were set, not derived from the length of the run
     hook: OptimizerHook | None = None
+    rises: bool = False  # the rate, over the first steps
+    reason: str = ""  # why this optimizer was chosen; "" if it was asked for
 
     @classmethod
-    def of(cls, config: SweepConfig, steps: int, asked: AskedPace | None = None) -> Recipe:
-        """Return the recipe of a configuration; ``asked`` replaces its pace when an earlier run is reloaded."""
-        family = config.optimizer or "sgd"
-        lr = config.lr or (PAPER_RATES if config.recipe == "paper" else LEARNING_RATES)[family]
+    def of(
+        cls,
+        config: SweepConfig,
+        steps: int,
+        asked: AskedPace | None = None,
+        default: DefaultOptimizer | None = None,
+    ) -> Recipe:
+        """Return the recipe of a configuration; ``asked`` replaces its pace when an earlier run is reloaded.
+
+        ``default`` is the optimizer of this model where the options name none.
+        """
+        chosen = default if config.optimizer is None and config.recipe != "paper" else None
+        family = config.optimizer or (chosen.family if chosen else "sgd")
+        rates = PAPER_RATES if config.recipe == "paper" else LEARNING_RATES
+        lr = config.lr or (chosen.lr if chosen else rates[family])
         momentum = MOMENTUM if family == "sgd" else 0.0
         decay = config.weight_decay or 0.0
-        return cls(
-            family, lr, momentum, config.schedule, decay, *_resolve_pace(asked or AskedPace.of(config), steps, family)
-        )
+        pace = _resolve_pace(asked or AskedPace.of(config), steps, family)
+        made = cls(family, lr, momentum, config.schedule, decay, *pace)
+        return replace(made, rises=chosen.rises, reason=chosen.reason) if chosen else made
 
     @classmethod
     def of_hook(
@@ -139,8 +156,12 @@ class Recipe:
     @property
     def rates(self) -> np.ndarray:
         """The thresholds' learning rate at every step."""
-        factor = SCHEDULES[self.schedule][0]
-        return self.lr * self.clock * np.array([factor(step / self.steps) for step in range(self.steps)])
+        return self.lr * self.clock * np.array([self.rate_at(step, self.steps) for step in range(self.steps)])
+
+    def rate_at(self, step: int, steps: int) -> float:
+        """The share of the learning rate that a step of a training has, counted from 0."""
+        risen = min((step + 1) / max(1, min(RISE * steps, LONGEST_RISE)), 1.0) if self.rises else 1.0
+        return SCHEDULES[self.schedule][0](min(step / steps, 1.0)) * risen
 
     @property
     def farthest(self) -> float:
@@ -159,8 +180,7 @@ class Recipe:
         optimizer = self.make_optimizer(weights)
         if masked is not None:
             self.train_thresholds(masked, alpha).follow(optimizer)
-        factor = SCHEDULES[self.schedule][0]
-        return optimizer, LambdaLR(optimizer, lambda step: factor(min(step / whole, 1.0)))
+        return optimizer, LambdaLR(optimizer, lambda step: self.rate_at(step, whole))
 
     def train_thresholds(self, masked: MaskedModel, alpha: float) -> ThresholdTraining:
         """Return the training of a model's thresholds on this recipe's clock."""
@@ -180,7 +200,9 @@ class Recipe:
         momentum = f", momentum {self.momentum:g}" if self.momentum else ""
         decay = f", weight decay {self.weight_decay:g}" if self.weight_decay else ""
         warm = f"; every trial starts from weights trained for {self.warm_up:,} steps" if self.warm_up else ""
-        return f"{what}, learning rate {self.lr:g}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
+        rise = f" that rises over the first {RISE:.0%} of a training" if self.rises else ""
+        why = f" (chosen because {self.reason})" if self.reason else ""
+        return f"{what}{why}, learning rate {self.lr:g}{rise}{momentum}{decay}, {SCHEDULES[self.schedule][1]}{warm}"
 
 
 def family_of(optimizer: torch.optim.Optimizer) -> str:

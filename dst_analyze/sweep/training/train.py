@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.model.isolation import preserved_buffers, preserved_modes, preserved_randomness
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import Objective
 
@@ -45,8 +47,7 @@ def train(
     model.train()
     for step, batch in zip(range(1, steps + 1), device.batches(batches), strict=False):
         with device.precision():
-            outputs = objective.inputs(batch).call(model)
-            loss = objective.loss(outputs, batch)
+            _, loss = objective.step(model, batch)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergedError(step)
@@ -69,19 +70,50 @@ class Scores(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Iterable[Any], objective: Objective, device: Device) -> Scores:
-    """Return the scores of a model on all samples, in eval mode; its mode is restored afterwards."""
+    """Return the scores of a model on all samples, in eval mode; its mode is restored afterwards.
+
+    A model that returns losses in training mode only is scored by them, see `_training_losses`.
+    """
+    if objective.losses_in_training:
+        with _training_losses(model) as called:
+            return _evaluated(called, batches, objective, device)
     training = model.training
     model.eval()
+    scores = _evaluated(model, batches, objective, device)
+    model.train(training)
+    return scores
+
+
+@contextmanager
+def _training_losses(model: nn.Module) -> Iterator[Any]:
+    """Return the model's call in training mode, but with batch norm and dropout as in eval mode.
+
+    Nothing is left changed: neither buffers nor modes nor random numbers, and the masks do not reset layers.
+    """
+    own = model.model if isinstance(model, MaskedModel) else model
+    with preserved_modes(model), preserved_buffers(own), preserved_randomness():
+        torch.manual_seed(0)  # detectors draw the samples of their losses: the same in every score
+        model.eval()
+        for module in own.modules():
+            module.training = not isinstance(module, _FOR_TRAINING_ONLY)
+        yield model.run_modules if isinstance(model, MaskedModel) else model
+
+
+_FOR_TRAINING_ONLY = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+
+
+def _evaluated(called: Any, batches: Iterable[Any], objective: Objective, device: Device) -> Scores:
     losses, sizes, right, labels = list[float](), list[int](), 0.0, 0.0
     for batch in device.batches(batches):
         inputs = objective.inputs(batch)
         with device.precision():
-            outputs = inputs.call(model)
-            losses.append(objective.loss(outputs, batch).item())
+            outputs, value = objective.step(called, batch)
+            if outputs is None and objective.accuracy:
+                outputs = inputs.call(called)
+        losses.append(value.item())
         sizes.append(inputs.batch_size)
-        hits = objective.hits(outputs, batch)
+        hits = objective.hits(outputs, batch) if objective.accuracy else (0, 0)
         right, labels = right + hits[0], labels + hits[1]
-    model.train(training)
     loss = sum(each * size for each, size in zip(losses, sizes, strict=True)) / sum(sizes)
     if objective.accuracy:
         share = right / labels

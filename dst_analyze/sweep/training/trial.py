@@ -29,6 +29,7 @@ from dst_analyze.run.masks import pack_masks
 from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import Device
+from dst_analyze.sweep.training.learning import FEWEST_STEPS, guessing_loss, why_not_learned
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import PULSE, Readings
 from dst_analyze.sweep.training.objective import LossHook, Objective
@@ -89,6 +90,7 @@ class Task:
     device: Device = field(default_factory=Device)
     threads: int = 1
     loss: LossHook | None = None
+    losses_in_training: bool = False  # see `Objective`
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
     own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
@@ -100,7 +102,7 @@ class Task:
 
     def objective(self, model: nn.Module) -> Objective:
         """Return the loss and score for a model."""
-        return Objective(model, self.loss, self.accuracy)
+        return Objective(model, self.loss, self.accuracy, losses_in_training=self.losses_in_training)
 
     def initial(self, model: nn.Module) -> Magnitudes:
         """Return the weight magnitudes of an untrained model."""
@@ -197,17 +199,36 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
 
-def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> bytes | None:
-    """Return the packed weights that all trials of a seed start from; None if training diverges or packing fails."""
+@dataclass(frozen=True)
+class WarmUpResult:
+    """Weights that all trials of a seed start from; None if they diverged, or cannot be handed on.
+
+    ``not_learned`` says why the training counts as one that has learned nothing; else "".
+    """
+
+    weights: bytes | None
+    not_learned: str = ""
+
+
+def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> WarmUpResult:
+    """Return the packed weights that all trials of a seed start from; None in it if training diverges."""
     key = TrialKey(None, *start)
     with seeded(key.seed):
         built = task.source.build()
-        model = deep_copy(built).to(task.device.name)
+        model, objective = deep_copy(built).to(task.device.name), task.objective(built)
+        losses = list[float]()
+
+        def followed(step: int, loss: float) -> bool:
+            losses.append(loss)
+            return on_step(step, loss)
+
         try:
-            _warm_up(task, model, key, task.objective(built), on_step)
+            _warm_up(task, model, key, objective, followed)
         except DivergedError:
-            return None
-        return pack_weights(model)
+            return WarmUpResult(None)
+        judged = not key.control and len(losses) >= FEWEST_STEPS
+        why = why_not_learned(losses, guessing_loss(objective, task.train_data)) if judged else ""
+        return WarmUpResult(pack_weights(model), why)
 
 
 def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dst_analyze.model.inputs.first_samples import first_samples
 from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.model.inputs.two_samples import two_samples
 
 
 class Calls(nn.Module):
@@ -34,7 +34,6 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "a square graph": (lambda m, x, adjacency: adjacency @ m.layer(x), (torch.randn(6, 6), torch.rand(6, 6))),
     "edges": (lambda m, x, e: m.layer(x)[e[0]] + x[e[1]], (torch.randn(8, 6), torch.randint(8, (2, 30)))),
     "steps": (lambda m, x: m.attention(x, x, x)[0], (torch.randn(8, 3, 6),)),
-    "a list of images": (lambda m, images: [m.layer(image) for image in images], ([torch.randn(3, 8, 6)] * 3,)),
     "one sample": (lambda m, x: m.layer(x.T.flatten()[:6]), (torch.randn(8, 2),)),
 }
 
@@ -42,7 +41,7 @@ OTHERS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 @pytest.mark.parametrize("name", SAMPLES)
 def test_samples_are_cut(name: str) -> None:
     use, args = SAMPLES[name]
-    cut = first_samples(Calls(use), Inputs(args))
+    cut = two_samples(Calls(use), Inputs(args))
     assert [tuple(t.shape) for t in cut.tensors()] == [(2, *t.shape[1:]) if len(t) == 8 else t.shape for t in args]
 
 
@@ -50,4 +49,10 @@ def test_samples_are_cut(name: str) -> None:
 def test_anything_else_stays_whole(name: str) -> None:
     use, args = OTHERS[name]
     inputs = Inputs(args)
-    assert first_samples(Calls(use), inputs) is inputs
+    assert two_samples(Calls(use), inputs) is inputs
+
+
+def test_of_a_list_of_images_the_first_two_are_kept_whole() -> None:
+    images = [torch.randn(3, size, size) for size in (5, 6, 7)]
+    few = two_samples(nn.Identity(), Inputs((images,)))
+    assert [tuple(image.shape) for image in few.args[0]] == [(3, 5, 5), (3, 6, 6)]
