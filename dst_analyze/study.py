@@ -21,9 +21,17 @@ from dst_analyze.pipeline import finish_study
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace, default_warm_up
-from dst_analyze.run.events import Emit, SweepFinished, TrialFailed, TrialFinished, TrialStarted, ignore_event
+from dst_analyze.run.events import (
+    Emit,
+    SweepFinished,
+    SweepStarted,
+    TrialFailed,
+    TrialFinished,
+    TrialStarted,
+    ignore_event,
+)
 from dst_analyze.run.paths import is_blank
-from dst_analyze.run.reader import read_header, read_layers, read_run
+from dst_analyze.run.reader import FolderStatus, read_header, read_layers, read_run
 from dst_analyze.run.record import DataSummary, Manifest, SweepRecord
 from dst_analyze.run.writer import RunFolder, RunHeader, check_free, open_run
 from dst_analyze.sweep.planning.header import header_of
@@ -263,9 +271,11 @@ class Study:
         assert self._manifest is not None
         with open_run(self.folder, self._header(), "force" if self._force else "resume", self._emit) as run:
             self._force = False
+            seen = run.look()
+            self._emit(self._started(seen))
             if first is not None and not self._manifest.warm_up:
                 self._write(run, first)
-            seen = run.look()
+                seen = run.look()
             while seen.missing:
                 for key in seen.missing:
                     if self._manifest.warm_up and key.seed not in self._warm:
@@ -275,6 +285,11 @@ class Study:
                     self._write(run, trial)
                 seen = run.look()
         self._emit(SweepFinished(str(self.folder), self.record.complete))
+
+    def _started(self, seen: FolderStatus) -> SweepStarted:
+        assert self._manifest is not None
+        trials, threads = len(seen.schedule.keys), torch.get_num_threads()
+        return SweepStarted(str(self.folder), trials, len(seen.results), self._manifest.steps, 1, threads)
 
     def _ask(self, trial: StudyTrial) -> Iterator[StudyTrial]:
         self._emit(TrialStarted(trial.key, self._manifest.steps if self._manifest else 0))

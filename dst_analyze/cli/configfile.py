@@ -20,7 +20,7 @@ from dst_analyze.run.paths import OPTIONS
 
 ONCE = ("config", "print-config", "dry-run", "fast-dev-run", "open", "resume", "retry-failed", "force", "debug")
 """Options of the command line only, which no file can set."""
-WHERE = ("quiet", "json", "out", "jobs", "engine", "ray-address", "tensorboard")
+WHERE = ("quiet", "json", "out", "jobs", "engine", "ray-address", "tensorboard", "wandb", "mlflow")
 """Options that change no results: left out of the options that a run folder keeps."""
 
 RETIRED = {"include-unclear": "take it out: all groups go by their evidence now, unless only-clear is set"}

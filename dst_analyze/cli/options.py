@@ -308,6 +308,8 @@ output_options = section(
     click.option("--force", is_flag=True, help="Start over: replace an existing run folder."),
     open_option,
     click.option("--tensorboard", is_flag=True, help="Write scalars of every trial and layer to RUN/tensorboard."),
+    click.option("--wandb", metavar="PROJECT", help="Log curves, tables and the report to Weights & Biases."),
+    click.option("--mlflow", metavar="URI", help="Log curves, tables and the report to MLflow."),
     click.option("--quiet", is_flag=True, help="Show only the result."),
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines on stdout, and nothing else."),
     debug_option,

@@ -33,14 +33,15 @@ def drawing() -> Iterator[Emit]:
 
 class _Scalars:
     def __init__(self, writer: Any) -> None:
-        self.writer, self.folder = writer, Path()
+        self.writer = writer
+        self.folder: Path | None = None
         self.open: dict[TrialKey, Any] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
             case SweepStarted(folder=folder):
                 self.folder = Path(folder) / SCALARS
-            case TrialStarted(trial=trial):
+            case TrialStarted(trial=trial) if self.folder is not None:  # a study's first has no folder yet
                 self.close(trial)  # a repeated trial overwrites the scalars of its first attempt
                 self.open[trial] = self.writer(str(self.folder / trial.name), purge_step=0)
             case TrialStep(trial=trial) if trial in self.open:

@@ -67,6 +67,8 @@ def analyze(
     baselines: str | None,
     open_page: bool,
     tensorboard: bool,
+    wandb: str | None,
+    mlflow: str | None,
     quiet: bool,
     as_json: bool,
     dry_run: bool,
@@ -112,8 +114,9 @@ def analyze(
         return 0
     events = JsonLines(sys.stdout) if as_json else None
     with redirect_stdout(sys.stderr), ExitStack() as job:
-        with _listening(plan, events, quiet=quiet, tensorboard=tensorboard) as shown:
-            emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), shown)
+        track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
+        with _listening(plan, events, quiet=quiet) as shown:
+            emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), track, shown)
             folder = job.enter_context(open_folder(plan, emit))  # until the report is written
             estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
             with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
@@ -122,7 +125,8 @@ def analyze(
 
         lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
         wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
-        outcome = finish(plan, record, wanted, workers, lines, warn=lambda text: click.echo(text, err=True))
+        heard = broadcast(lines, track)
+        outcome = finish(plan, record, wanted, workers, heard, warn=lambda text: click.echo(text, err=True))
     if not as_json:
         from dst_analyze.cli.summary import show_outcome
 
@@ -154,17 +158,29 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool
 
 
 @contextmanager
-def _listening(plan: Plan, events: Emit | None, *, quiet: bool, tensorboard: bool) -> Iterator[Emit]:
-    """Whoever is told of a sweep's events: TensorBoard, and a program or bars on the terminal."""
+def _listening(plan: Plan, events: Emit | None, *, quiet: bool) -> Iterator[Emit]:
+    """Whoever is told of a sweep's events at once: a program, or bars on the terminal."""
     from dst_analyze.cli.terminal import console
-    from dst_analyze.integrations.tensorboard import drawing
-    from dst_analyze.run.events import broadcast
+    from dst_analyze.run.events import ignore_event
     from dst_analyze.run.progress import watching
 
+    if events is not None or quiet:
+        yield events or ignore_event
+        return
+    with watching(plan.manifest, console(stderr=True)) as bars:
+        yield bars
+
+
+@contextmanager
+def _tracking(*, tensorboard: bool, wandb: str | None, mlflow: str | None) -> Iterator[Emit]:
+    """The trackers that were asked for, from a sweep's start to its report."""
+    from dst_analyze.integrations.mlflow import log_to_mlflow
+    from dst_analyze.integrations.tensorboard import drawing
+    from dst_analyze.integrations.wandb import log_to_wandb
+    from dst_analyze.run.events import broadcast
+
     with ExitStack() as stack:
-        listeners = [stack.enter_context(drawing())] if tensorboard else []
-        if events is not None:
-            listeners.append(events)
-        elif not quiet:
-            listeners.append(stack.enter_context(watching(plan.manifest, console(stderr=True))))
-        yield broadcast(*listeners)
+        trackers = [drawing()] if tensorboard else []
+        trackers += [log_to_wandb(wandb)] if wandb else []
+        trackers += [log_to_mlflow(mlflow)] if mlflow else []
+        yield broadcast(*map(stack.enter_context, trackers))
