@@ -92,8 +92,12 @@ def print_examples(ctx: click.Context, param: click.Parameter, value: bool) -> N
         from dst_analyze.text import short
 
         formatter = ctx.make_formatter()
-        found = [(e, f" ({e.arguments})" if e.arguments else "") for e in all_examples()]
-        formatter.write_dl([(f"example:{e.name}", f"{e.about} {short(e.params)} parameters{a}.") for e, a in found])
+        rows = []
+        for example in all_examples():
+            size = "size unknown" if example.params is None else f"{short(example.params)} parameters"
+            arguments = f" ({example.arguments})" if example.arguments else ""
+            rows.append((f"example:{example.name}", f"{example.about} {size}{arguments}."))
+        formatter.write_dl(rows)
         click.echo(formatter.getvalue(), nl=False)
         ctx.exit()
 

@@ -15,13 +15,20 @@ from dst_analyze.cli.main import commands, main
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading.bundled import import_example, names
 from dst_analyze.model.loading.load import load_model, parse_model_args
+from dst_analyze.model.loading.torchvision_compat import make_importable
+from dst_analyze.run.reader import read_run
+from dst_analyze.sweep.run_sweep import run_sweep
+
+make_importable()  # before Lightning and transformers look for torchvision
 
 # Layers and parameters as the paper, or the net's own paper, counts them; and arguments that make a trial quick.
 EXPECTED: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "char-gru": (5, 165_144, ("hidden=8",)),
     "demo": (5, 57_482, ()),
+    "hf-text-classification": (14, 20_484, ("hidden=16", "layers=1")),
     "lenet-300-100": (3, 266_610, ()),
     "lenet-5-caffe": (4, 431_080, ()),
+    "lightning-mnist": (4, 54_314, ("width=4",)),
     "lstm-a": (5, 214_282, ("hidden=16",)),
     "lstm-b": (5, 821_770, ("hidden=16",)),
     "mlp-mixer": (18, 306_826, ("width=16", "depth=1")),
@@ -35,6 +42,9 @@ EXPECTED: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "wide-resnet-28-8": (29, 23_354_842, ("width=1", "depth=10")),
 }
 
+GUESTS = ("hf-text-classification", "lightning-mnist")
+"""Examples that another package trains."""
+
 
 def test_every_example_is_tested_here() -> None:
     assert sorted(EXPECTED) == names()
@@ -46,12 +56,13 @@ def test_an_example_is_read_whole(name: str, capsys: pytest.CaptureFixture[str])
     found = json.loads(capsys.readouterr().out)
     layers, params, _ = EXPECTED[name]
     assert (len(found["layers"]), found["params"]) == (layers, params)
-    assert found["rung"] == (2 if name == "small-vit" else 1)  # torch's own encoder asks about its inputs
+    asking = ("small-vit", "hf-text-classification")  # torch's own encoder and BERT ask about their inputs
+    assert found["rung"] == (2 if name in asking else 1)
     assert found["coverage"] == {"weights": 1.0, "parameters": 1.0}
     assert found["model"] == name
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name not in GUESTS])
 def test_an_example_is_trained_and_slimmed(name: str, tmp_path: Path) -> None:
     arguments = parse_model_args(EXPECTED[name][2])
     found = analyze(
@@ -63,6 +74,28 @@ def test_an_example_is_trained_and_slimmed(name: str, tmp_path: Path) -> None:
     plan = found.suggest_widths(target_params=0.7, round_to=1, rehearsal=True)  # two steps are no evidence
     assert plan.new_params < plan.params
     assert load_model(tmp_path / "run" / "slim_model.py").model is not None
+
+
+# What Lightning warns of: its own code, and loaders without workers.
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*is smaller than the logging interval")
+@pytest.mark.parametrize("way", ["main", "fit"])
+@pytest.mark.parametrize("name", GUESTS)
+def test_an_example_is_trained_by_a_guest(name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a callback in a study (`main`), and by the file's `fit`, which is the command line's way."""
+    example = import_example(name).module
+    monkeypatch.setattr(example, "EPOCHS", 1)
+    if way == "main":
+        assert example.main(tmp_path / "run").exists()
+        record = read_run(tmp_path / "run")
+    else:
+        arguments = parse_model_args(EXPECTED[name][2])
+        record = run_sweep(f"example:{name}", model_args=arguments, alphas=(1e-5,), out=tmp_path / "run", jobs=1)
+    assert record.complete
+    assert record.manifest.steps in (23, 32)
+    assert record.trials[-1].remaining is not None
+    assert record.trials[-1].remaining < 1
+    assert all(trial.score is not None and trial.loss is not None for trial in record.trials)
 
 
 @pytest.mark.parametrize("name", ["lenet-300-100", "lstm-a"])

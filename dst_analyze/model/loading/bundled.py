@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from dst_analyze.errors import ModelError
+from dst_analyze.model.loading.torchvision_compat import make_importable
 from dst_analyze.model.loading.user_module import UserModule
 from dst_analyze.model.user_errors import did_you_mean
 from dst_analyze.package import EXAMPLES, PACKAGE
@@ -24,7 +25,7 @@ class Example:
 
     name: str
     about: str  # the first line of the file's docstring
-    params: int
+    params: int | None  # None if the package that it needs is not installed
     arguments: str  # what ``--model-arg`` may set, with the defaults
 
 
@@ -45,10 +46,14 @@ def import_example(name: str) -> UserModule:
 
 def all_examples() -> Iterator[Example]:
     """Yield every example; each is built on the meta device to count its parameters."""
+    make_importable()
     for name in names():
         module = import_example(name).module
-        with torch.device("meta"):
-            params = sum(parameter.numel() for parameter in module.build_model().parameters())
+        try:
+            with torch.device("meta"):
+                params = sum(parameter.numel() for parameter in module.build_model().parameters())
+        except ModuleNotFoundError:
+            params = None
         signature = inspect.signature(module.build_model).parameters.values()
         arguments = ", ".join(f"{argument.name}={argument.default}" for argument in signature)
         yield Example(name, (module.__doc__ or "").partition("\n")[0], params, arguments)
