@@ -55,6 +55,9 @@ COMMANDS = [
 ]
 
 
+# Lightning's own: a deprecation in torch's pytree, advice on workers and on logging.
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec", "ignore:.*does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*is smaller than the logging interval")
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
 def test_python_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

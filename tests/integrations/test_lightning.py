@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dst_analyze as dst
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.integrations.lightning import RedundancyCallback  # before lightning: it mends torchvision's import
+from dst_analyze.integrations.lightning import RedundancyCallback  # first: it mends torchvision's import
 
-L = pytest.importorskip("lightning")
+# isort: split
+import lightning as L
 
 # Lightning's own: a deprecation in torch's pytree, advice on workers, an empty folder of checkpoints.
 pytestmark = [

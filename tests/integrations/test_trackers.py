@@ -16,7 +16,9 @@ from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import OptionError
 from dst_analyze.integrations.mlflow import log_to_mlflow
+from dst_analyze.integrations.tensorboard import drawing
 from dst_analyze.integrations.wandb import log_to_wandb
+from dst_analyze.run.events import broadcast
 
 # MLflow's own: its file store is in maintenance, its tables ask pandas in a way that pandas is going to change.
 pytestmark = [
@@ -99,8 +101,8 @@ def test_they_listen_to_a_study(place):
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(64, 8, generator=generator), torch.randint(0, 4, (64,), generator=generator)
     uri = f"file:{place / 'store'}"
-    with log_to_mlflow(uri, "mine") as listener:
-        study = dst.Study("run", (1e-5,), listener=listener)
+    with log_to_mlflow(uri, "mine") as listener, drawing() as drawn:
+        study = dst.Study("run", (1e-5,), listener=broadcast(listener, drawn))
         for trial in study:
             torch.manual_seed(0)
             model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -114,6 +116,9 @@ def test_they_listen_to_a_study(place):
                     optimizer.step()
             trial.tell(loss.item(), higher_is_better=False)
         study.report()
+    assert {file.name for file in (place / "run" / "tensorboard").iterdir()} == {
+        t.key.name for t in study.record.trials
+    }
     client, run = logged_to(uri)
     assert client.get_experiment(run.info.experiment_id).name == "mine"
     assert "alpha 1e-5 seed 0/remaining" in run.data.metrics

@@ -10,7 +10,7 @@ from dst_analyze.errors import OptionError
 from dst_analyze.integrations.transformers import STATE, RedundancyCallback
 from dst_analyze.masking.attach import EntryPoint
 
-pytest.importorskip("accelerate")
+# isort: split
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
