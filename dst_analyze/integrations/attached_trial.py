@@ -16,6 +16,7 @@ from dst_analyze.masking.attach import AttachedMasks
 class Trial(Protocol):
     """What a callback needs of a study's trial."""
 
+    ended: bool
     told: bool
 
     @property
@@ -99,7 +100,7 @@ class AttachedTrial:
             )
         loss = float(metrics[self.loss]) if self.loss in metrics and self.higher_is_better else None
         self._measured = step, float(metrics[self.metric]), loss
-        if self.masks is None and not self.trial.told:  # measured once the training had ended
+        if self.masks is None and self.trial.ended and not self.trial.told:  # measured after the training
             self.tell()
 
     def finish(self, step: int) -> None:

@@ -47,7 +47,11 @@ def log_to_mlflow(uri: str, experiment: str | None = None) -> Iterator[Emit]:
         number = client.create_experiment(name) if known is None else known.experiment_id
     except (MlflowException, ImportError) as error:
         cause = str(error).partition("\n")[0]
-        raise OptionError(f"MLflow cannot use {uri}: {cause}", place="--mlflow", hint="name another URI") from error
+        raise OptionError(
+            f"MLflow cannot use {uri}: {cause}",
+            place="--mlflow",
+            hint="a server or a folder (file:PATH) will do; a database needs the whole of it: pip install mlflow",
+        ) from error
     run = _MlflowRun(client, number)
     failed = True
     try:
