@@ -148,7 +148,8 @@ def _repeat(site: CallSite) -> None:
     expected, tensor = site.expected, site.values(site.node.args[0])
     name = next((key for key in ("repeats", "dims") if key in site.node.kwargs), None)
     listed = name is None and not isinstance(site.values(site.node.args[1]), int)
-    items = list(site.node.kwargs[name] if name else site.node.args[1] if listed else site.node.args[1:])
+    given: Any = site.node.kwargs[name] if name else site.node.args[1] if listed else site.node.args[1:]
+    items = list(given)
     items = [1] * (len(expected) - len(items)) + items  # tile may name fewer
     before = [1] * (len(expected) - tensor.ndim) + list(tensor.shape)
     wanted = [
