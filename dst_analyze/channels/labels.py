@@ -83,12 +83,17 @@ def spread(vector: torch.Tensor, dim: int, shape: Sequence[int]) -> torch.Tensor
 class Granularity:
     """One way to remove channels where there are two: in whole heads or groups, or at the same places of each.
 
-    ``joins`` are pairs of labels that it joins, ``stays`` labels that it freezes; both for ``reason``.
+    Attributes:
+        joins: Pairs of labels that it joins.
+        stays: Labels that it freezes.
+        reason: Why, for both.
+        whole: Labels of a parameter's axis that has no channels then; no other tensor has them.
     """
 
     joins: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     stays: tuple[torch.Tensor, ...]
     reason: Reason
+    whole: tuple[torch.Tensor, ...] = ()
 
 
 # --- the space of all labels --------------------------------------------------------------------------------------
@@ -223,6 +228,8 @@ class LabelSpace:
                 self.freeze(labels, chosen.reason)
             for a, b in chosen.joins:
                 self.join(a, b, chosen.reason)
+            gone = {int(labels.flatten()[0]) for labels in chosen.whole}
+            self.blocks = {key: block for key, block in self.blocks.items() if block.start not in gone}
 
     def _frees(self, granularity: Granularity) -> bool:
         """True if a granularity would leave units of which one can be removed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -417,6 +418,31 @@ BETWEEN: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], dict[str,
 def test_channels_pass_what_lies_between_layers(name: str, tmp_path: Path) -> None:
     use, example, layers, expected = BETWEEN[name]
     assert widths(halved(Net(use, **linears(**layers)), example, tmp_path)) == expected
+
+
+class Waves(nn.Module):
+    """Positions computed in forward: sines beside cosines, or in turns."""
+
+    def __init__(self, turns: bool) -> None:
+        super().__init__()
+        self.turns, self.width = turns, 16
+        self.into, self.out = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rates = torch.exp(-math.log(10_000) * torch.arange(0, self.width, 2, device=x.device).float() / self.width)
+        angles = torch.arange(x.shape[1], device=x.device)[:, None] * rates
+        waves = angles.sin(), angles.cos()
+        places = torch.stack(waves, -1).flatten(-2) if self.turns else torch.cat(waves, -1)
+        return self.out(self.into(x) + places)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_positions_computed_in_forward_lose_frequencies(turns: bool, tmp_path: Path) -> None:
+    model = Waves(turns)
+    plan = halved(model, torch.randn(2, 5, 8), tmp_path)
+    assert {group.group: group.units for group in plan.groups} == {"into": 8}
+    small = slim_model(model, plan)
+    assert small(torch.randn(3, 9, 8)).shape == (3, 9, 4)
 
 
 class Scaled(nn.Module):

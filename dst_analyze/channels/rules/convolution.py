@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -105,7 +106,9 @@ def _grouped(
     if transposed:
         call.space.role("produces", made)
     ins, outs = entering.view(groups, -1), made.view(groups, -1)
-    whole = Granularity(((ins, ins[:, :1]), (outs, outs[:, :1]), (ins[:, 0], outs[:, 0])), tuple(inner), why)
+    whole = Granularity(((ins, ins[:, :1]), (outs, outs[:, :1]), (ins[:, 0], outs[:, 0])), (), why)
+    inside = tuple(inner)
+    whole = replace(whole, whole=inside) if call.module is not None else replace(whole, stays=inside)
     within = outs[0] if transposed else ins[0]
     placed = Granularity(((ins, ins[:1]), (outs, outs[:1]), *((labels, within) for labels in inner)), (), why)
     first, second = (whole, placed) if groups_leave_whole(groups, in_, out) else (placed, whole)

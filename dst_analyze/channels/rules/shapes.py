@@ -365,7 +365,9 @@ def _attribute(call: Call) -> Any:
 
 FUNCTIONS_THAT_MAKE = ("zeros", "ones", "full", "empty", "rand", "randn")
 METHODS_THAT_MAKE = ("new_zeros", "new_ones", "new_full", "new_empty")
-MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, "expand", "broadcast_to", "repeat", "tile", "repeat_interleave")
+NUMBERING = ("arange", "linspace")
+REPEATING = ("expand", "broadcast_to", "repeat", "tile", "repeat_interleave")
+MAKING = (*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, *NUMBERING, *REPEATING)
 
 
 @rules(*FUNCTIONS_THAT_MAKE, *METHODS_THAT_MAKE, effect=Effect.REARRANGES)
@@ -375,6 +377,12 @@ def _made(call: Call) -> Any:
     A tensor that it is made from gives the dtype only.
     """
     return _labelled(call, [dim for dim, size in enumerate(call.shape) if size > 1])
+
+
+@rules(*NUMBERING, effect=Effect.NO_HIDDEN_SUM)
+def _numbered(call: Call) -> Any:
+    """Return new labels for numbers in a row, such as the frequencies of positions: each can be left out."""
+    return call.out([spread(call.space.fresh(call.shape[0]), 0, call.shape)] if call.shape[0] > 1 else [], True)
 
 
 def _labelled(call: Call, dims: Iterable[int]) -> LabelledTensor:

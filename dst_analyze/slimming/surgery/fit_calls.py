@@ -12,7 +12,7 @@ from torch import fx
 
 from dst_analyze.channels.groups import Layout
 from dst_analyze.channels.rule_call import Effect, effect_of, op_name, rule_for
-from dst_analyze.channels.rules.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE
+from dst_analyze.channels.rules.shapes import FUNCTIONS_THAT_MAKE, METHODS_THAT_MAKE, NUMBERING
 from dst_analyze.model.families import family_of_call
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
 
@@ -315,7 +315,22 @@ def fit_attention(site: CallSite) -> None:
         site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
 
 
-@_fits("arange", "linspace", "eye")
+@_fits("eye")
 def _keep_size(site: CallSite) -> None:
     """Keep the old size of a table that is made from sizes alone."""
     _keep_numbers(site)
+
+
+@_fits(*NUMBERING)
+def _numbered(site: CallSite) -> None:
+    """Numbers in a row stay those of the places that are left: where some are not, they are listed one by one."""
+    _keep_numbers(site)
+    layout = site.slimming.layout(site.node)
+    if not isinstance(layout, Layout) or site.expected == layout.shape:
+        return
+    args, kwargs = site.values(site.node.args), site.values(dict(site.node.kwargs))
+    numbers: torch.Tensor = site.node.target(*args, **kwargs)  # type: ignore[operator]
+    kept = numbers.cpu()[torch.from_numpy(layout.kept_places(site.slimming.keep, 0))]
+    device = {"device": site.node.kwargs["device"]} if "device" in site.node.kwargs else {}
+    site.node.target, site.node.args = torch.tensor, (kept.tolist(),)
+    site.node.kwargs = {"dtype": numbers.dtype, **device}
