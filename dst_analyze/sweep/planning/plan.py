@@ -18,7 +18,7 @@ from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
 from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
-from dst_analyze.model.inputs.infer import find_example_inputs
+from dst_analyze.model.inputs.infer import find_example_inputs, has_annotations
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved
 from dst_analyze.model.loading.load import LoadedModel
@@ -342,7 +342,7 @@ def _traced(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) ->
                 hint=f"batches are {BATCH_FORMS}",
             )
         try:
-            return trace(inputs.first_samples(2))
+            return trace(inputs.first_samples(2, listed=has_annotations(batch)))
         except ModelError:
             # A loss that calls the model itself may give it a part of what the batch holds: one view of several.
             views = _views(batch) if getattr(loaded.loss, "takes_model", False) else None
