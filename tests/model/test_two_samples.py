@@ -52,7 +52,9 @@ def test_anything_else_stays_whole(name: str) -> None:
     assert two_samples(Calls(use), inputs) is inputs
 
 
-def test_of_a_list_of_images_the_first_two_are_kept_whole() -> None:
+def test_of_a_detectors_list_of_images_the_first_two_are_kept_whole() -> None:
     images = [torch.randn(3, size, size) for size in (5, 6, 7)]
-    few = two_samples(nn.Identity(), Inputs((images,)))
+    few = two_samples(nn.Identity(), Inputs((images,)), listed=True)
     assert [tuple(image.shape) for image in few.args[0]] == [(3, 5, 5), (3, 6, 6)]
+    other = Inputs((images,))
+    assert two_samples(nn.Identity(), other) is other  # what a model takes beside each other

@@ -180,12 +180,28 @@ def test_a_list_of_images_is_never_cut_along_its_channels(count):
         (cut, dicts) = first_batch([(images, targets)], 2)
         assert [image.shape for image in cut] == [image.shape for image in images[:2]]
         assert len(dicts) == 2
-    few = inputs.first_samples(2)
+    few = inputs.first_samples(2, listed=True)
     assert [image.shape for image in few.args[0]] == [image.shape for image in images[:2]]
     assert [target["boxes"].shape for target in few.args[1]] == [(count, 4)] * min(2, count)
     stacked = Inputs((), {"pixels": torch.rand(count, 3), "labels": list(targets)}).first_samples(2)
     assert len(stacked.kwargs["pixels"]) == len(stacked.kwargs["labels"]) == min(2, count)
     assert stacked.kwargs["labels"][0]["boxes"].shape == (count, 4)
+
+
+def test_a_list_of_inputs_for_one_sample_stays_whole():
+    parts = [torch.rand(64, 2), torch.rand(64, 3), torch.rand(64, 4)]
+    inputs = batch_inputs((parts, torch.arange(64)), Listed())
+    assert [part.shape for part in inputs.first_samples(2).args[0]] == [part.shape for part in parts]
+
+
+def test_a_control_moves_images_and_leaves_their_annotations():
+    images = [torch.full((3, 4, 5 + at), float(at)) for at in range(6)]
+    targets = [{"boxes": torch.full((1, 4), float(at))} for at in range(6)]
+    torch.manual_seed(0)
+    inputs = Objective(Listed(), shuffled=True).inputs((images, targets))
+    order = [int(image[0, 0, 0]) for image in inputs.args[0]]
+    assert sorted(order) == list(range(6)) != order
+    assert [int(target["boxes"][0, 0]) for target in inputs.args[1]] == list(range(6))
 
 
 class Losing(nn.Module):

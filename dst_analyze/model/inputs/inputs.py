@@ -35,11 +35,16 @@ class Inputs:
         """Return the same arguments with all tensors on a device."""
         return self.map(lambda tensor: tensor.to(device))
 
-    def first_samples(self, count: int) -> Inputs:
-        """Return the arguments for the first samples of the batch; one list or dict per sample stays whole."""
+    def first_samples(self, count: int, *, listed: bool = False) -> Inputs:
+        """Return the arguments for the first samples of the batch; ``listed``: the first is a list of samples.
+
+        Another list holds what the model takes beside each other, and stays whole.
+        """
+        if self.args and isinstance(self.args[0], list) and not listed:
+            return self
         size = self.batch_size
-        cut = first_samples(list(self.args), size, count, listed=bool(self.args) and isinstance(self.args[0], list))
-        return Inputs(tuple(cut), first_samples(dict(self.kwargs), size, count))
+        args = tuple(first_samples(value, size, count, listed=listed) for value in self.args)
+        return Inputs(args, first_samples(dict(self.kwargs), size, count))
 
     def tensors(self) -> list[torch.Tensor]:
         """Return all tensors among the arguments, in their order."""

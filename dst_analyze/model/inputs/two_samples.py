@@ -18,17 +18,18 @@ _MORE = 4
 _TOLERANCE = 1e-3
 
 
-def two_samples(model: nn.Module, inputs: Inputs) -> Inputs:
+def two_samples(model: nn.Module, inputs: Inputs, *, listed: bool = False) -> Inputs:
     """Return the batch's first two samples; the whole batch where a cut would not leave samples.
 
     The first axis may number something else than samples: the nodes of a graph, the steps of a sequence. So the model
-    must run on the first two and on the first four, and give the same for the first two.
+    must run on the first two and on the first four, and give the same for the first two. ``listed``: the batch is one
+    of a detector, a list of images and one of their annotations.
     """
-    if inputs.batch_size <= _FEW:
+    if listed:
+        return inputs.first_samples(_FEW, listed=True)
+    if inputs.batch_size <= _FEW or (inputs.args and isinstance(inputs.args[0], list)):
         return inputs
     few, more = inputs.first_samples(_FEW), inputs.first_samples(min(_MORE, inputs.batch_size))
-    if inputs.args and isinstance(inputs.args[0], list):
-        return few  # a list of images has one for each sample
     with preserved(model), preserved_buffers(model), quiet_inspection(), torch.no_grad():
         model.eval()
         try:

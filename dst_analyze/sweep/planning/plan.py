@@ -18,7 +18,7 @@ from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
 from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
-from dst_analyze.model.inputs.infer import find_example_inputs
+from dst_analyze.model.inputs.infer import find_example_inputs, has_annotations
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.inputs.two_samples import two_samples
 from dst_analyze.model.isolation import preserved
@@ -361,7 +361,7 @@ def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> 
                 hint=f"batches are {BATCH_FORMS}",
             )
         try:
-            return trace(two_samples(loaded.model, inputs))
+            return trace(two_samples(loaded.model, inputs, listed=has_annotations(batch)))
         except ModelError:
             # A loss that calls the model itself may give it a part of what the batch holds: one view of several.
             views = _views(batch) if getattr(loaded.loss, "takes_model", False) else None

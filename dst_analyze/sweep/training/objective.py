@@ -57,7 +57,7 @@ class Objective:
     def inputs(self, batch: Any) -> Inputs:
         """Return the model's arguments of a batch, shuffled for a control."""
         inputs = split_batch(batch, self.model)[0]
-        return _shuffled(inputs) if self.shuffled else inputs
+        return _shuffled(inputs, listed=has_annotations(batch)) if self.shuffled else inputs
 
     def step(self, model: nn.Module | MaskedModel, batch: Any) -> tuple[Any, torch.Tensor]:
         """Return the outputs for a batch and the loss; the outputs are None if the loss calls the model itself."""
@@ -126,7 +126,7 @@ def _in_place_of(original: nn.Module, rebuilt: nn.Module, calls: list[None]) -> 
     return stand_in
 
 
-def _shuffled(inputs: Inputs) -> Inputs:
+def _shuffled(inputs: Inputs, *, listed: bool = False) -> Inputs:
     """Return the inputs with their samples in random order; targets among them keep theirs."""
     size = inputs.batch_size
     order = torch.randperm(size)
@@ -134,7 +134,7 @@ def _shuffled(inputs: Inputs) -> Inputs:
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         return tensor[order.to(tensor.device)] if tensor.ndim and len(tensor) == size else tensor
 
-    if inputs.args and isinstance(inputs.args[0], list):  # of samples, beside a list of their annotations
+    if listed and isinstance(inputs.args[0], list):  # of samples, beside a list of their annotations
         return Inputs(([inputs.args[0][at] for at in order.tolist()], *inputs.args[1:]), inputs.kwargs)
     targets = {name: value for name, value in inputs.kwargs.items() if name in _TARGETS}
     mixed = inputs.map(moved)
