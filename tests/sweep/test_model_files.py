@@ -100,6 +100,7 @@ def test_a_detector_is_trained_on_the_sum_of_its_losses(sweep):
     record, told = sweep(BOXES + ANCHORLESS)
     assert list(record.layers["layer"]) == ["body", "head"]
     assert record.manifest.data.score == "loss"
+    assert record.manifest.default_optimizer.family == "adamw"
     assert "STAND-IN" not in told
     assert all(trial.score == trial.loss for trial in record.trials)
     assert {trial.status for trial in record.trials} == {"done"}
@@ -598,6 +599,12 @@ def test_the_optimizer_is_chosen_by_the_model(name):
     chosen = default_optimizer(model, accuracy=accuracy)
     assert (chosen.family, bool(chosen.reason), chosen.rises) == (family, family == "adamw", family == "adamw")
     assert chosen.lr == (1e-3 if family == "adamw" else 0.05)
+
+
+def test_a_detector_with_batch_norm_gets_adamw():
+    model = CHOICES["batch norm"][0]
+    chosen = default_optimizer(model, accuracy=False, detects=True)
+    assert (chosen.family, chosen.reason) == ("adamw", "the model computes its own losses")
 
 
 def test_large_models_get_a_smaller_rate():

@@ -12,9 +12,15 @@ LARGE = 30_000_000
 LARGE_RATE = 3e-4
 
 
-def default_optimizer(model: nn.Module, *, accuracy: bool) -> DefaultOptimizer:
-    """Return AdamW for models that SGD trains badly or not at all at one rate for all, else SGD."""
-    reason = _reason(model, accuracy=accuracy)
+def default_optimizer(model: nn.Module, *, accuracy: bool, detects: bool = False) -> DefaultOptimizer:
+    """Return AdamW for models that SGD trains badly or not at all at one rate for all, else SGD.
+
+    Args:
+        model: The model.
+        accuracy: True if its score is an accuracy.
+        detects: True if it returns losses in training mode only, as detectors do.
+    """
+    reason = _reason(model, accuracy=accuracy) or ("the model computes its own losses" if detects else "")
     if not reason:
         return DefaultOptimizer(family="sgd", lr=LEARNING_RATES["sgd"])
     large = sum(parameter.numel() for parameter in model.parameters()) >= LARGE

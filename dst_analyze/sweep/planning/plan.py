@@ -236,7 +236,7 @@ def _plan(
         task = run_preflight(task, loaded, found.description)
         if loaded.optimizer is None and config.optimizer is None and config.recipe != "paper":
             if before is None:
-                chosen = default_optimizer(loaded.model, accuracy=task.accuracy)
+                chosen = default_optimizer(loaded.model, accuracy=task.accuracy, detects=task.losses_in_training)
             task = replace(task, recipe=Recipe.of(config, steps, _asked(before), chosen))
         noise = None if before else gradient_noise(task, loaded.model)
         travel = Travel(task.recipe, noise, before.factor if before else asked_scale(config))
