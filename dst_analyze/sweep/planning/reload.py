@@ -84,6 +84,8 @@ def _with_code(record: SweepRecord) -> SweepConfig:
 
 def why_untrusted(record: SweepRecord) -> str:
     """Return why a run's model should not be run unasked, with the paths of both; nothing if there is no reason."""
+    if not record.config.model:
+        return ""  # a study names no code, and `reload_task` and `reload_model` refuse it
     file, here = file_named(record.config.model), Path.cwd()
     owners = {path.stat().st_uid for path in (record.folder, record.folder / CONFIG, record.folder / MANIFEST)}
     if hasattr(os, "geteuid") and owners != {os.geteuid()}:
