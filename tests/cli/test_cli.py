@@ -15,6 +15,7 @@ from dst_analyze.cli.main import commands, main
 from dst_analyze.cli.terminal import elide, escape_control, short
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
 from dst_analyze.run.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH
+from dst_analyze.sweep.planning.default_optimizer import LARGE_RATE
 from dst_analyze.sweep.training.recipe import LEARNING_RATES
 from dst_analyze.version import __version__
 
@@ -181,7 +182,8 @@ def test_help_names_the_defaults_that_are_used(capsys):
     text = " ".join(capsys.readouterr().out.split())
     for value in (DEFAULT_STEPS, DEFAULT_BATCH_SIZE):
         assert f"[default: {value}]" in text
-    assert f"[default: {LEARNING_RATES['sgd']}; {LEARNING_RATES['adam']} for Adam]" in text
+    rates = f"{LEARNING_RATES['sgd']}; {LEARNING_RATES['adam']} for Adam, or {LARGE_RATE} where the model is large"
+    assert f"[default: {rates}]" in text
     assert f"[default: {FULL_LENGTH} / steps, from 1 to {FASTEST}]" in text
     for name in ("inspect", "report", "--threshold", "--model-arg", "dst-analyze MODEL [OPTIONS]"):
         assert name in text

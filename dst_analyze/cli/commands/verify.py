@@ -52,8 +52,8 @@ def verify(
     from dst_analyze.text import wrapped
 
     record = read_run(run_folder)
-    plan = read_plan(record)
     ask_trust(record, trust=trust)
+    plan = read_plan(record)
     with redirect_stdout(sys.stderr), editing(run_folder):
         task = reload_task(record, data_root=data_root)
         # None: a worker that planned the task by itself would take the defaults of today.
