@@ -67,7 +67,7 @@ CATALOGUE = {
         "raised ZeroDivisionError: division by zero", "m.py:2", "importable by itself", "def f():\n    1 / 0\nf()\n"
     ),
     "exits at import": Bad("called sys.exit(3)", "m.py:2", "__main__", "import sys\nsys.exit(3)\n"),
-    "no model": Bad("m.py has no model", "m.py", "build_model()", "x = 1\n"),
+    "no model": Bad("m.py defines no model", "m.py", "build_model()", "x = 1\n"),
     "several models": Bad("2 classes that could be the model: Net, B", "m.py", "m.py:B", net("class B(Net): ...")),
     "arguments needed": Bad(
         "m.py:Deep needs an argument: depth", "m.py", "--model-arg depth=",
