@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -61,14 +63,24 @@ def change(run, name, **fields):
 def command(*args):
     """Run a command; return its exit code, its messages, and what it took: seconds of a processor, kilobytes."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "dst_analyze", *map(str, args)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env,
-    ) as process:  # fmt: skip
-        said = process.stderr.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, said, used.ru_utime + used.ru_stime, used.ru_maxrss
+    words, peak = [sys.executable, "-m", "dst_analyze", *map(str, args)], 0
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=said, env=env)
+        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+            peak = max(peak, high_water(process.pid))
+            time.sleep(0.01)
+        process.returncode = os.waitstatus_to_exitcode(ended[1])
+        said.seek(0)
+        return process.returncode, said.read(), ended[2].ru_utime + ended[2].ru_stime, peak
+
+
+def high_water(pid):
+    """Return the most kilobytes that a process has held; its rusage begins with those of the process it came from."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
 def columns(name):
