@@ -102,17 +102,17 @@ class MaskedModel(GraphForms):
         """L_s = Σ exp(−t) over all thresholds; the objective is loss + α · L_s."""
         return torch.exp(-self.thresholds).sum()
 
-    @torch.no_grad()
     def add_sparsity_gradient(self, alpha: float) -> None:
         """Add the gradient of α · L_s to the thresholds' own: between backward and step, in place of `sparsity_loss`.
 
         It is −α · exp(−t), to the bit what autograd makes of ``alpha * masked.sparsity_loss()``.
         """
-        gradient = torch.exp(-self.thresholds).mul_(alpha)
-        if self.thresholds.grad is None:
-            self.thresholds.grad = gradient.neg_()
+        thresholds = self.thresholds
+        gradient, own = thresholds.detach().neg().exp_().mul_(alpha), thresholds.grad
+        if own is None:
+            thresholds.grad = gradient.neg_()
         else:
-            self.thresholds.grad.sub_(gradient)
+            own.detach().sub_(gradient)
 
     def remaining(self) -> dict[str, float]:
         """Each layer's remaining ratio, by name, in network order."""

@@ -157,11 +157,18 @@ class _MaskedWeights(torch.autograd.Function):
         return tuple(kernels.forward(masking, thresholds, weights, counts))
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        thresholds, *weights = ctx.saved_tensors
-        grad_weights, grad_thresholds = ctx.kernels.backward(ctx.masking, thresholds, weights, grads)
-        return None, None, None, grad_thresholds, *grad_weights
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        # Gradients are recorded only if somebody asks for a second derivative, which there is none of.
+        return _gradients_once(ctx, *grads) if torch.is_grad_enabled() else _gradients(ctx, *grads)
+
+
+def _gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    thresholds, *weights = ctx.saved_tensors
+    grad_weights, grad_thresholds = ctx.kernels.backward(ctx.masking, thresholds, weights, grads)
+    return None, None, None, grad_thresholds, *grad_weights
+
+
+_gradients_once = once_differentiable(_gradients)
 
 
 def masked_weights(

@@ -113,14 +113,13 @@ class Masks(nn.Module):
         groups = self._grouped(self.effective_thresholds(thresholds).detach(), weights)
         return [each for group in groups for each in count(*group)]
 
-    @torch.no_grad()
     def reset(self, thresholds: torch.Tensor, counts: Sequence[int]) -> list[str]:
         """Set the thresholds of collapsed layers back, and return the names of these layers."""
         names = []
         for layer, count, least in zip(self.layers, counts, self._least, strict=True):
             if count > least:
                 continue
-            own = thresholds[layer.start : layer.stop]
+            own = thresholds.detach()[layer.start : layer.stop]
             # Thresholds that prune nothing have nothing to give back: a layer of zeros is empty, not collapsed.
             if bool((own > 0).any()):
                 hold = self.on_collapse == "hold"
