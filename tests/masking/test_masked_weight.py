@@ -97,6 +97,13 @@ def test_masked_weights_that_are_nan_stay_nan() -> None:
     assert masked[0, 2] == math.inf
 
 
+def test_a_second_derivative_is_refused() -> None:
+    weight, threshold = torch.randn(2, 3, requires_grad=True), torch.full((2, 1), 0.1, requires_grad=True)
+    (grad,) = torch.autograd.grad(masked_weight(weight, threshold).square().sum(), threshold, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        grad.sum().backward()
+
+
 needs_compiler = pytest.mark.skipif(compiled_kernels() is None, reason="no C compiler on this machine")
 
 
