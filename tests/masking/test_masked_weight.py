@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import weakref
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dst_analyze.masking.estimators import ESTIMATORS
-from dst_analyze.masking.kernels.c_backend import _groups, compiled_kernels, levels
+from dst_analyze.masking.kernels.c_backend import compiled_kernels, levels
 from dst_analyze.masking.masked_weight import EAGER, Masking, bool_mask, masked_weights
 
 
@@ -151,44 +149,6 @@ def test_a_large_weight_split_among_threads_gives_the_same_results() -> None:
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, three) for one, three in zip(*results, strict=True))
-
-
-@needs_compiler
-def test_memory_of_large_masked_weights_is_used_again_once_nothing_refers_to_it() -> None:
-    masking = Masking("long-tail", ((512, 512),), ((512, 1),), (512,))
-    weight, threshold, compiled = torch.randn(512, 512), torch.rand(512), compiled_kernels()
-
-    def masked(weight: torch.Tensor = weight, masking: Masking = masking) -> torch.Tensor:
-        found = compiled.forward(masking, threshold.to(weight.dtype), [weight])[0]
-        assert torch.equal(found, EAGER.forward(masking, threshold.to(weight.dtype), [weight])[0])
-        return found
-
-    place = masked().data_ptr()
-    assert masked().data_ptr() == place
-    for keep in (lambda t: t, lambda t: t.detach(), lambda t: t[1:].view(-1), lambda t: t.numpy()):
-        kept = keep(masked())
-        before = torch.as_tensor(kept).clone()
-        masked(weight + 1)
-        assert torch.equal(torch.as_tensor(kept), before)
-    masked(weight.double())
-    array = weakref.ref(_groups[masking].spare[0][0])
-    del masking, masked
-    gc.collect()
-    assert array() is None
-
-
-@needs_compiler
-def test_what_autograd_saved_is_not_overwritten() -> None:
-    x, threshold = torch.randn(5, 512, requires_grad=True), torch.full((512,), 0.3)
-    weights = [torch.randn(512, 512, requires_grad=True) for _ in range(2)]
-    masking = Masking("long-tail", ((512, 512),), ((512, 1),), (512,))
-    found = []
-    for kernels in (compiled_kernels(), EAGER):  # the second forward comes before the first backward
-        masked = [masked_weights(masking, kernels, threshold, [weight])[0] for weight in weights]
-        losses = [(x @ each.t()).square().sum() for each in masked]
-        del masked
-        found.append(torch.autograd.grad(losses[0], (x, weights[0])) + torch.autograd.grad(losses[1], (x, weights[1])))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
 @needs_compiler

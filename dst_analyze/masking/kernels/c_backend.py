@@ -24,10 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from sys import getrefcount
-from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 
 from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, Tensors
@@ -38,7 +35,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 DTYPES = {torch.float32: ("-DREAL=float", "-DINT=int32_t"), torch.float64: ("-DREAL=double", "-DINT=int64_t")}
 REPAID_AFTER = 100_000_000  # weights x steps: the eager loops lose 10 ns on each, the build takes about 1 s
-_LARGE = 1 << 18  # a weight of so many elements is shared out among threads, its masked weight's memory is kept
+_THREADED = 1 << 18  # a weight of at least this size is split among threads
 
 
 def repays(weights: int, steps: int) -> bool:
@@ -178,34 +175,13 @@ def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """The sizes of a group of weights as the loops take them, and the memory of its masked weights."""
+    """The sizes of a group of weights as the loops take them."""
 
     levels: tuple[Levels, ...]
     starts: tuple[int, ...]  # the index of each weight's first threshold
     places: ctypes.Array[ctypes.c_int64]  # starts and levels, for C
     pointers: type[ctypes.Array[ctypes.c_void_p]]
     largest: int
-    spare: tuple[list[np.ndarray], ...]  # for each weight, memory that a masked weight was in before
-
-    def outputs(self, weights: Tensors) -> list[torch.Tensor]:
-        """Return new tensors for the masked weights, large ones in the memory of an earlier step if it is free again.
-
-        The system takes large freed memory back and hands it out page by page, which costs more than masking does.
-        (Small memory stays with the process, and what was freed last is still in the cache.) An array is free if
-        nothing else refers to it: tensors made of it, and what autograd saved of them, do.
-        """
-        results = []
-        for spare, weight in zip(self.spare, weights, strict=True):
-            if weight.numel() < _LARGE:
-                results.append(torch.empty_like(weight))
-                continue
-            array, references = _take(spare) if spare else (None, 0)
-            if array is None or references > _FREE or not _fits(array, weight):
-                array = torch.empty(weight.shape, dtype=weight.dtype, device="cpu").numpy()
-            results.append(torch.from_numpy(array))
-            if not spare:
-                spare.append(array)
-        return results
 
     def addresses(self, tensors: Tensors) -> ctypes.Array[ctypes.c_void_p]:
         """Return the tensors' addresses, for C."""
@@ -236,7 +212,7 @@ class Compiled:
         group = _supported_group(masking, thresholds, weights)
         if group is None:
             return EAGER.forward(masking, thresholds, weights, counts)
-        masked, t = group.outputs(weights), thresholds.data_ptr()
+        masked, t = [torch.empty_like(weight) for weight in weights], thresholds.data_ptr()
         kept: Iterable[int]
         if _is_single_threaded(group):
             kept = (ctypes.c_int64 * len(weights))()
@@ -295,30 +271,11 @@ def _supported_group(masking: Masking, thresholds: torch.Tensor, weights: Tensor
     for weight in weights:
         if weight.dtype != dtype or not weight.is_contiguous():
             return None
-    try:
-        return _groups[masking]
-    except KeyError:
-        return _groups.setdefault(masking, _make_group(masking))
+    return _group(masking)
 
 
-def _take(spare: list[np.ndarray]) -> tuple[np.ndarray, int]:
-    """Take an array out, so that no other thread finds it, and count the references to it."""
-    array = spare.pop()
-    return array, getrefcount(array)
-
-
-_FREE = _take([np.empty(0)])[1]  # of an array that nothing else refers to: Python versions count differently
-
-
-def _fits(array: np.ndarray, weight: torch.Tensor) -> bool:
-    """True if a weight has the array's shape and dtype; a model may be made double meanwhile."""
-    return array.itemsize == weight.element_size() and array.shape == weight.shape
-
-
-_groups: WeakKeyDictionary[Masking, _Group | None] = WeakKeyDictionary()  # gone with the model
-
-
-def _make_group(masking: Masking) -> _Group | None:
+@functools.lru_cache(maxsize=4096)
+def _group(masking: Masking) -> _Group | None:
     found = [levels(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
     if None in found:
         return None
@@ -326,20 +283,19 @@ def _make_group(masking: Masking) -> _Group | None:
     starts = tuple(itertools.accumulate(masking.sizes[:-1], initial=0))
     numbers = [number for start, one in zip(starts, all_levels, strict=True) for number in (start, *one)]
     places = (ctypes.c_int64 * len(numbers))(*numbers)
-    spare: tuple[list[np.ndarray], ...] = tuple([] for _ in starts)
-    return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)), spare)
+    return _Group(all_levels, starts, places, ctypes.c_void_p * len(starts), max(map(math.prod, all_levels)))
 
 
 def _is_single_threaded(group: _Group) -> bool:
     """True if one thread processes all weights, in one call."""
-    return group.largest < _LARGE or torch.get_num_threads() < 2
+    return group.largest < _THREADED or torch.get_num_threads() < 2
 
 
 def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
     """Run a loop over a weight; rows of a large one are split among threads (without the GIL)."""
     groups, outer, rows, columns = fold
     threads = min(torch.get_num_threads(), rows)
-    if threads < 2 or groups * outer != 1 or rows * columns < _LARGE:
+    if threads < 2 or groups * outer != 1 or rows * columns < _THREADED:
         return [loop(*pointers, *fold, *extra)]
     # Bytes from one row to the next: a whole row of a weight, one number of a threshold.
     steps = [width * columns if kind == "w" else width for kind in kinds]
