@@ -19,7 +19,7 @@ from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.config import Json
 from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
-from dst_analyze.run.paths import BASELINES, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
+from dst_analyze.run.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
@@ -60,7 +60,8 @@ def finish(
     with editing(record.folder):
         for why in filter(None, (damage_of(record, name) for name in MADE if name != REPORT)):
             emit(Notice(f"{why}: it is made again"))
-        lost_proof, lost_baselines = _lost(record, VERIFICATION, Verification), _lost(record, BASELINES, Baselines)
+        lost_proof = _lost(record, VERIFICATION, Verification) or bool(damage_of(record, LATENCY))
+        lost_baselines = _lost(record, BASELINES, Baselines)
         ranking = rank_run(record)
         suggestion = suggest(plan, record, ranking, wanted, emit)
         proof = None

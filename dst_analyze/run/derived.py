@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.atomic_io import SUMS, broken, listed_sums
-from dst_analyze.run.paths import SLIM_WEIGHTS
+from dst_analyze.run.paths import LATENCY, SLIM_WEIGHTS
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.safe_read import MASKS_MOST, MB, WEIGHTS_MOST, is_there, read_bytes
 
@@ -28,10 +30,29 @@ def damage_of(record: SweepRecord, name: str) -> str:
 
     In a run folder of a version that did not sum derived files, one without a checksum is taken as it is.
     """
+    if name == LATENCY:
+        return _latency_damage(record.folder / name)
     if name in listed_sums(record.folder):
         return broken(record.folder, only=name, most=WEIGHTS_MOST if name == SLIM_WEIGHTS else MASKS_MOST)
     unsummed = record.manifest.sums == "all" and is_there(record.folder / name)
     return f"{name} has no checksum" if unsummed else ""
+
+
+def _latency_damage(path: Path) -> str:
+    """Return why a file of latencies cannot be believed. Its checksum is within: it is never the same twice."""
+    if not is_there(path):
+        return ""
+    try:
+        kept = json.loads(read_bytes(path, MB))
+        whole = kept["sha256"] == values_sha256(kept["milliseconds"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        whole = False
+    return "" if whole else f"{path.name} differs from its checksum"
+
+
+def values_sha256(values: Mapping[str, float]) -> str:
+    """Return the checksum that a file of latencies has of its values."""
+    return hashlib.sha256(json.dumps(dict(values), sort_keys=True).encode()).hexdigest()
 
 
 def is_whole(record: SweepRecord, name: str) -> bool:

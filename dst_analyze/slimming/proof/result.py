@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from scipy.special import stdtrit
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
 from dst_analyze.run.config import Count, Json, Number, Size
+from dst_analyze.run.derived import values_sha256
 from dst_analyze.run.paths import LATENCY, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.text import short
@@ -65,17 +64,13 @@ class Latencies(Json):
     def of(cls, milliseconds: Mapping[str, float]) -> Latencies:
         """Return the latencies with their checksum."""
         values = dict(milliseconds)
-        return cls(milliseconds=values, sha256=_digest_of(values))
+        return cls(milliseconds=values, sha256=values_sha256(values))
 
     @model_validator(mode="after")
     def _whole(self) -> Latencies:
-        if self.sha256 != _digest_of(self.milliseconds):
+        if self.sha256 != values_sha256(self.milliseconds):
             raise ValueError("its checksum is another one")
         return self
-
-
-def _digest_of(milliseconds: Mapping[str, float]) -> str:
-    return hashlib.sha256(json.dumps(milliseconds, sort_keys=True).encode()).hexdigest()
 
 
 class Verification(Json):

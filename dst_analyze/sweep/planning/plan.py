@@ -118,9 +118,9 @@ Earlier = tuple[SweepConfig, Manifest]
 """What a run folder that is gone on with says of itself."""
 
 
-def _skip_check(name: str, config: SweepConfig) -> Earlier | None:
+def _skip_check(name: str, config: SweepConfig) -> Callable[[], Earlier | None]:
     """Skip the check of the run folder, which the first plan has made."""
-    return None
+    return lambda: None
 
 
 def plan_sweep(
@@ -145,10 +145,10 @@ def plan_sweep(
     options = with_new_names(options, RENAMED, stacklevel=3)
     paths: list[Path] = []
 
-    def check(name: str, config: SweepConfig) -> Earlier | None:
+    def check(name: str, config: SweepConfig) -> Callable[[], Earlier | None]:
         paths.append(path := Path(out) if out is not None else default_path(name, config))
         check_free(path, config, existing)
-        return None if existing == "force" or is_blank(path) else read_header(path)
+        return lambda: None if existing == "force" or is_blank(path) else read_header(path)
 
     root = Path(data_root)
     planned = _plan(model, data, root, download, args, options, check, before, emit)
@@ -179,7 +179,7 @@ def _plan(
     download: bool,
     args: Mapping[str, Any],
     options: Mapping[str, Any],
-    check: Callable[[str, SweepConfig], Earlier | None],
+    check: Callable[[str, SweepConfig], Callable[[], Earlier | None]],
     before: PlannedBefore | None = None,
     emit: Emit = ignore_event,
 ) -> Planned:
@@ -197,7 +197,7 @@ def _plan(
         }
         if loaded.fit is not None:
             config = config.model_copy(update=fingerprints)
-            own = plan_own_loop(loaded, source, config, options, data, check(loaded.name, config), emit)
+            own = plan_own_loop(loaded, source, config, options, data, check(loaded.name, config)(), emit)
             return Planned(loaded, own.task, own.manifest, own.first)
         if isinstance(data, str):
             found = _named_data(loaded, data, config, root, download=download)
