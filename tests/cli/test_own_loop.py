@@ -113,6 +113,7 @@ def test_files_that_cannot_be_used_are_refused_with_the_reason(tmp_path, change,
 
 
 def test_a_helper_of_that_name_is_no_hook(tmp_path):
-    (tmp_path / "helper.py").write_text(FILE.replace("def fit(model)", "def fit(model, loader)"))
-    assert dst.load_model(tmp_path / "helper.py").fit is None
+    for other in ("def fit(model, loader)", "def fit(layer)"):
+        (tmp_path / "helper.py").write_text(FILE.replace("def fit(model)", other))
+        assert dst.load_model(tmp_path / "helper.py").fit is None
     assert dst.load_model(tmp_path / "helper.py").evaluate is not None

@@ -384,7 +384,7 @@ def _hook(name: str, found: Found) -> _Hook | None:
     value = getattr(found.origin.module, name, None) if found.origin else None
     if value is None or isinstance(value, ModuleType):  # `import loss` beside a loss.py is no hook
         return None
-    if name in _OF_ONE_MODEL and not _takes_one(value):
+    if name in _OF_ONE_MODEL and not _takes_a_model(value):
         return None  # a helper of the file's own that happens to have this name
     called_once = name in _CALLED_ONCE
     if called_once and (isinstance(value, _VALUES) or not callable(value)):
@@ -396,13 +396,14 @@ def _hook(name: str, found: Found) -> _Hook | None:
     return _Hook(name, value, found.file, found.folder if called_once else None)
 
 
-def _takes_one(function: Any) -> bool:
-    """True if a function can be called with one argument alone."""
+def _takes_a_model(function: Any) -> bool:
+    """True if a function can be called with one argument alone, which it calls a model."""
     try:
-        inspect.signature(function).bind(None)
+        signature = inspect.signature(function)
+        signature.bind(None)
     except (TypeError, ValueError):
         return False
-    return True
+    return next(iter(signature.parameters)) in ("model", "net", "network")
 
 
 # --- arguments of the command line ---------------------------------------------------------------------------------
