@@ -514,18 +514,21 @@ def test_notebooks_are_refused_with_a_hint(here, capfd):
 
 
 def test_relative_imports_start_from_the_files_package(here, capfd):
-    (here / "zoo" / "parts").mkdir(parents=True)
-    for name in ("zoo/__init__.py", "zoo/parts/__init__.py"):
+    (here / "menagerie" / "parts").mkdir(parents=True)
+    for name in ("menagerie/__init__.py", "menagerie/parts/__init__.py"):
         (here / name).write_text("")
-    (here / "zoo/parts/blocks.py").write_text("from torch import nn\ndef block(a, b):\n    return nn.Linear(a, b)\n")
-    (here / "zoo/width.py").write_text("WIDTH = 8\n")
-    (here / "zoo/parts/net.py").write_text(
+    (here / "menagerie/parts/blocks.py").write_text(
+        "from torch import nn\ndef block(a, b):\n    return nn.Linear(a, b)\n"
+    )
+    (here / "menagerie/width.py").write_text("WIDTH = 8\n")
+    (here / "menagerie/parts/net.py").write_text(
         HEAD
         + "from ..width import WIDTH\nfrom .blocks import block\n"
         + "model = nn.Sequential(block(6, WIDTH), nn.ReLU(), block(WIDTH, 3))\n"
         + "train_data = torch.rand(64, 6), torch.arange(64) % 3\n"
     )
-    assert main(["zoo/parts/net.py", "--alphas", "1e-5,1e-4", "--steps", "4", "--out", "run"]) == 0, capfd.readouterr()
+    code = main(["menagerie/parts/net.py", "--alphas", "1e-5,1e-4", "--steps", "4", "--out", "run"])
+    assert code == 0, capfd.readouterr()
     assert list(read_run(here / "run").layers["layer"]) == ["0", "2"]
 
 

@@ -117,9 +117,9 @@ def analyze(
         track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
         with _listening(plan, events, quiet=quiet) as shown:
             emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), track, shown)
-            folder = job.enter_context(open_folder(plan, emit))  # until the report is written
             estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
             with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
+                folder = job.enter_context(open_folder(plan, emit))  # until the report is written
                 record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
