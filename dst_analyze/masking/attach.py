@@ -21,7 +21,7 @@ from dst_analyze.masking.layer import Threshold
 from dst_analyze.masking.masked import AskedBackend, MaskedModel, masked_in_place
 from dst_analyze.masking.masks import OnCollapse, ThresholdScale
 from dst_analyze.masking.optimizer_steps import Optimizers, OptimizerSteps
-from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
+from dst_analyze.masking.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 
 _ATTACHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -296,7 +296,7 @@ def attach(
         threshold_scale=threshold_scale,
         on_collapse=on_collapse,
     )
-    training = ThresholdTraining(masked, alpha, clock=clock, share=None if clock == 1 else LARGEST_SHARE)
+    training = ThresholdTraining(masked, alpha, clock=clock)
     return AttachedMasks(plain, masked, training, optimizer, methods=methods, written=write_zeros)
 
 

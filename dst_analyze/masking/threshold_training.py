@@ -34,14 +34,13 @@ class ThresholdTraining:
     Args:
         masked: The model; its thresholds collect gradients in every backward pass.
         alpha: Strength of the regulariser; the objective is loss + α · L_s.
-        clock: The thresholds' learning rate over the weights'.
-        share: The most a threshold may move in one step, as a share of its row's mean magnitude; None for any.
+        clock: The thresholds' learning rate over the weights'; other than 1, each step is held to `LARGEST_SHARE`.
     """
 
-    def __init__(self, masked: MaskedModel, alpha: float, *, clock: float = 1.0, share: float | None = None) -> None:
+    def __init__(self, masked: MaskedModel, alpha: float, *, clock: float = 1.0) -> None:
         self.masked, self.alpha, self.clock = masked, alpha, clock
         self.steps = 0
-        self._share = share
+        self._share = None if clock == 1 else LARGEST_SHARE
         self._optimizer: torch.optim.Optimizer | None = None
         self._limit: torch.Tensor | None = None
         self._loaded: dict[str, Any] | None = None  # of the thresholds' optimizer, which is made at the next step

@@ -15,7 +15,7 @@ from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.attach import AttachedMasks
 from dst_analyze.masking.masked import masked_in_place
 from dst_analyze.masking.optimizer_steps import Optimizers
-from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
+from dst_analyze.masking.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import on_collapse_of
@@ -168,8 +168,7 @@ class LoopTrial:
         training: ThresholdTraining | LoopMeter
         if pruned:
             assert pace is not None
-            share = None if pace.clock == 1 else LARGEST_SHARE
-            training = ThresholdTraining(masked, (self.alpha or 0.0) * config.factor, clock=pace.clock, share=share)
+            training = ThresholdTraining(masked, (self.alpha or 0.0) * config.factor, clock=pace.clock)
         else:
             training = LoopMeter(masked) if self.role == "first" else Untouched(masked)
         read: nn.Module = masked if pruned else model

@@ -184,7 +184,7 @@ class Recipe:
 
     def train_thresholds(self, masked: MaskedModel, alpha: float) -> ThresholdTraining:
         """Return the training of a model's thresholds on this recipe's clock."""
-        return ThresholdTraining(masked, alpha, clock=self.clock, share=None if self.clock == 1 else LARGEST_SHARE)
+        return ThresholdTraining(masked, alpha, clock=self.clock)
 
     def make_optimizer(self, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimizer of these weights."""
