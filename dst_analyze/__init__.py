@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.rank import rank_layers
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.report.page import write_report
-    from dst_analyze.run.masks import read_masks
+    from dst_analyze.run.files.masks import read_masks
     from dst_analyze.run.reader import read_run
     from dst_analyze.run.record import SweepRecord
     from dst_analyze.slimming.exact.remove import remove_dead_channels
@@ -54,7 +54,7 @@ _HOMES = {
     "load_model": "model.loading.load",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
-    "read_masks": "run.masks",
+    "read_masks": "run.files.masks",
     "read_run": "run.reader",
     "register_channel_rule": "channels.rule_call",
     "attach": "masking.attach",

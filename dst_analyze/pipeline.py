@@ -15,11 +15,11 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.page import write_report
-from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.config import Json
 from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
-from dst_analyze.run.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
+from dst_analyze.run.files.atomic_io import replace_files
+from dst_analyze.run.files.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing

@@ -30,15 +30,22 @@ from dst_analyze.run.events import (
     TrialStarted,
     ignore_event,
 )
-from dst_analyze.run.paths import is_blank
+from dst_analyze.run.files.paths import is_blank
 from dst_analyze.run.reader import FolderStatus, read_header, read_layers, read_run
 from dst_analyze.run.record import DataSummary, Manifest, SweepRecord
 from dst_analyze.run.writer import RunFolder, RunHeader, check_free, open_run
-from dst_analyze.sweep.planning.header import header_of
+from dst_analyze.sweep.planning.description.header import header_of
+from dst_analyze.sweep.planning.description.summaries import used_versions
 from dst_analyze.sweep.planning.loop_plan import OWN_LOOP, plan_loop
-from dst_analyze.sweep.planning.summaries import used_versions
-from dst_analyze.sweep.training.loop import LoopMeter
-from dst_analyze.sweep.training.loop_trial import LoopTrial, Pace, Role, ScoreKind, ToldScore, untrained_weights
+from dst_analyze.sweep.training.own_loop.loop import LoopMeter
+from dst_analyze.sweep.training.own_loop.loop_trial import (
+    LoopTrial,
+    Pace,
+    Role,
+    ScoreKind,
+    ToldScore,
+    untrained_weights,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,11 +9,11 @@ import pandas as pd
 
 from dst_analyze.baselines.values import ABOUT, METHODS, Baselines
 from dst_analyze.html import html_table
+from dst_analyze.ranking.formats.serialize import agreement
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import agreement
 from dst_analyze.ranking.statistics.measures import kendalls_tau, kendalls_w, ranks, redundancy
 from dst_analyze.run.derived import is_whole
-from dst_analyze.run.paths import BASELINES
+from dst_analyze.run.files.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 

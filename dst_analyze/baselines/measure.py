@@ -12,15 +12,15 @@ from torch import nn
 from dst_analyze.baselines.values import SETTINGS, Baselines, Measurement, Method
 from dst_analyze.errors import DstError
 from dst_analyze.model.isolation import deep_copy
-from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.derived import is_whole
-from dst_analyze.run.paths import BASELINES
+from dst_analyze.run.files.atomic_io import replace_files
+from dst_analyze.run.files.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.training.magnitudes import Magnitudes
-from dst_analyze.sweep.training.own_loop import train_plain
+from dst_analyze.sweep.training.own_loop.fit_function import train_plain
 from dst_analyze.sweep.training.train import DivergedError, evaluate
 from dst_analyze.sweep.training.trial import Task, seeded
 

@@ -14,9 +14,9 @@ import click
 from dst_analyze.cli.default_group import PROGRAM, closest, new_spelling
 from dst_analyze.cli.options import LISTS_OF_NUMBERS, section_of
 from dst_analyze.errors import OptionError
-from dst_analyze.run.atomic_io import write_text
 from dst_analyze.run.events import Emit, Event, SweepStarted
-from dst_analyze.run.paths import OPTIONS
+from dst_analyze.run.files.atomic_io import write_text
+from dst_analyze.run.files.paths import OPTIONS
 
 ONCE = ("config", "print-config", "dry-run", "fast-dev-run", "open", "resume", "retry-failed", "force", "debug")
 """Options of the command line only, which no file can set."""

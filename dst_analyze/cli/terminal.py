@@ -79,7 +79,7 @@ def show(where: Console, *parts: RenderableType) -> None:
 
 def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     """Return a table of layers x alphas in percent, with the whole model and its score below."""
-    from dst_analyze.ranking.table import remaining_table
+    from dst_analyze.ranking.formats.table import remaining_table
     from dst_analyze.run.record import alpha_label
 
     kind, facts, alphas = record.manifest.data.score, record.layers, record.alphas
@@ -184,7 +184,7 @@ def verification_table(found: Verification, width: int) -> Table:
 
 def ways_table(found: MethodComparison, width: int) -> Table:
     """Return a table of ranking methods and their agreement."""
-    from dst_analyze.ranking.serialize import agreement
+    from dst_analyze.ranking.formats.serialize import agreement
 
     rows = [
         [
@@ -200,7 +200,7 @@ def ways_table(found: MethodComparison, width: int) -> Table:
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:
     """Yield notes on coverage, rungs, skipped weights and uncounted operations."""
-    from dst_analyze.ranking.table import by_reason
+    from dst_analyze.ranking.formats.table import by_reason
 
     yield traced.coverage.describe()
     for rung in sorted({layer.rung for layer in traced.layers}):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dst_analyze.errors import OptionError
 from dst_analyze.run.events import Emit, Event, SweepStarted, TrialFailed, TrialFinished, TrialStarted, TrialStep
-from dst_analyze.run.paths import SCALARS
+from dst_analyze.run.files.paths import SCALARS
 from dst_analyze.run.record import TrialKey
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.errors import OptionError
+from dst_analyze.ranking.formats.serialize import rank_text
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import rank_text
 from dst_analyze.ranking.statistics.measures import correlations, kendalls_w, permutation_p, ranks
 from dst_analyze.ranking.verdict import CHANCE, NEEDED, REDUNDANT, SAME_ORDER, Verdict
 from dst_analyze.text import elide, plain_table, wrapped

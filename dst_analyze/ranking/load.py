@@ -8,11 +8,11 @@ from dst_analyze.errors import DataError
 from dst_analyze.ranking.input.frame_input import read_frame
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.run.atomic_io import as_named
-from dst_analyze.run.paths import GROUP_COLUMNS, GROUPS
+from dst_analyze.run.files.atomic_io import as_named
+from dst_analyze.run.files.paths import GROUP_COLUMNS, GROUPS
+from dst_analyze.run.files.safe_read import is_there
 from dst_analyze.run.reader import read_csv, read_run
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.run.safe_read import is_there
 
 
 def rank_run(record: SweepRecord) -> Ranking:

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from dst_analyze.ranking.evidence import Evidence, compute_evidence
+from dst_analyze.ranking.formats.serialize import typed
 from dst_analyze.ranking.input.trial_matrix import Measured, measured
 from dst_analyze.ranking.labels import labels
 from dst_analyze.ranking.notes import conclusions
 from dst_analyze.ranking.result import ORDERS, Ranking
-from dst_analyze.ranking.serialize import typed
 from dst_analyze.ranking.spare import Costs, costs_of, gone_at, spare_note, spare_of
 from dst_analyze.ranking.statistics.measures import correlations, ranks, redundancy
 from dst_analyze.ranking.verdict import Verdict, caveats_of, judge

@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from dst_analyze.errors import OptionError
-from dst_analyze.ranking import serialize
 from dst_analyze.ranking.evidence import Agreement
+from dst_analyze.ranking.formats import serialize
 from dst_analyze.ranking.verdict import LABELS, Caveat, Verdict
 from dst_analyze.run.record import SweepRecord
 
@@ -149,7 +149,7 @@ class Ranking:
         return cls(**serialize.from_json(text))
 
     def _repr_html_(self) -> str:
-        from dst_analyze.ranking.html import as_html  # jinja only where a notebook asks for it
+        from dst_analyze.ranking.formats.html import as_html  # jinja only where a notebook asks for it
 
         return as_html(self)
 

@@ -12,15 +12,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.compare import Comparison, compare_rankings
+from dst_analyze.ranking.formats.serialize import rank_text, signed
 from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import rank_text, signed
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.page import count, rendered, score
 from dst_analyze.report.rows import shown_name
-from dst_analyze.run.atomic_io import write_text
 from dst_analyze.run.caveats import Note, notes_of
+from dst_analyze.run.files.atomic_io import write_text
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.text import elide, escape_control, percent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from dst_analyze.errors import FolderError, OptionError
+from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.table import remaining_table
 from dst_analyze.report.figures import plots
 from dst_analyze.report.page import read_picture
 from dst_analyze.run.record import SweepRecord, alpha_label

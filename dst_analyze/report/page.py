@@ -17,11 +17,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_method_comparison
+from dst_analyze.ranking.formats.serialize import agreement, rank_text, signed
+from dst_analyze.ranking.formats.table import by_reason, export_table
 from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import agreement, rank_text, signed
-from dst_analyze.ranking.table import by_reason, export_table
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report.commands import commands
 from dst_analyze.report.figures import plots, sized
@@ -32,14 +32,14 @@ from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
-from dst_analyze.run.atomic_io import as_named, csv_bytes, replace_files
 from dst_analyze.run.config import Json
 from dst_analyze.run.derived import MAKE_AGAIN, damage_of
 from dst_analyze.run.events import Emit, Notice, ignore_event
-from dst_analyze.run.paths import BASELINES, GRAPH, REPORT, TABLE, TABLES, TRIAL_TABLE, WIDTHS
+from dst_analyze.run.files.atomic_io import as_named, csv_bytes, replace_files
+from dst_analyze.run.files.paths import BASELINES, GRAPH, REPORT, TABLE, TABLES, TRIAL_TABLE, WIDTHS
+from dst_analyze.run.files.safe_read import is_there
 from dst_analyze.run.reader import read_csv, read_json, read_run
 from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
-from dst_analyze.run.safe_read import is_there
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import KeptSuggestion, read_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dst_analyze.ranking.formats.serialize import places, rank_text, signed, whole_percent
+from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import places, rank_text, signed, whole_percent
-from dst_analyze.ranking.table import remaining_table
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.text import elide, percent, short

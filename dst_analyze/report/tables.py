@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dst_analyze.run.atomic_io import spreadsheet_safe
+from dst_analyze.run.files.atomic_io import spreadsheet_safe
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.text import spreadsheet_name

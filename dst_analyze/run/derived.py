@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.atomic_io import SUMS, broken, listed_sums
-from dst_analyze.run.paths import LATENCY, SLIM_WEIGHTS
+from dst_analyze.run.files.atomic_io import SUMS, broken, listed_sums
+from dst_analyze.run.files.paths import LATENCY, SLIM_WEIGHTS
+from dst_analyze.run.files.safe_read import MASKS_MOST, MB, WEIGHTS_MOST, is_there, read_bytes
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.run.safe_read import MASKS_MOST, MB, WEIGHTS_MOST, is_there, read_bytes
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.alpha_search import TrialSchedule, schedule_of
-from dst_analyze.run.atomic_io import as_named, broken, listed_sums
 from dst_analyze.run.config import MOST_TRIALS, Json, SweepConfig
-from dst_analyze.run.paths import (
+from dst_analyze.run.files.atomic_io import as_named, broken, listed_sums
+from dst_analyze.run.files.paths import (
     CONFIG,
     HEADER,
     LAYER_COLUMNS,
@@ -38,6 +38,8 @@ from dst_analyze.run.paths import (
     trial_folder,
     was_run_folder,
 )
+from dst_analyze.run.files.safe_read import CSV_MOST, FOLDER_MOST, MB, folder_size, read_bytes, read_json_text
+from dst_analyze.run.files.tables import MOST_LAYERS, MOST_READINGS, parse_numbers, parse_text, to_numbers
 from dst_analyze.run.record import (
     READING_COLUMNS,
     SCHEMA,
@@ -48,8 +50,6 @@ from dst_analyze.run.record import (
     TrialKey,
     TrialResult,
 )
-from dst_analyze.run.safe_read import CSV_MOST, FOLDER_MOST, MB, folder_size, read_bytes, read_json_text
-from dst_analyze.run.tables import MOST_LAYERS, MOST_READINGS, parse_numbers, parse_text, to_numbers
 
 J = TypeVar("J", bound=Json)
 

@@ -15,7 +15,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.atomic_io import (
+from dst_analyze.run.config import Json, SweepConfig
+from dst_analyze.run.events import Emit, Notice
+from dst_analyze.run.files.atomic_io import (
     SUMS,
     broken,
     csv_bytes,
@@ -29,10 +31,8 @@ from dst_analyze.run.atomic_io import (
     write_folder,
     writing,
 )
-from dst_analyze.run.config import Json, SweepConfig
-from dst_analyze.run.events import Emit, Notice
-from dst_analyze.run.lock import check_unlocked, is_held, locked
-from dst_analyze.run.paths import (
+from dst_analyze.run.files.lock import check_unlocked, is_held, locked
+from dst_analyze.run.files.paths import (
     CONFIG,
     DERIVED,
     GRAPH,
@@ -61,6 +61,7 @@ from dst_analyze.run.paths import (
     trial_folder,
     was_run_folder,
 )
+from dst_analyze.run.files.safe_read import JSON_MOST, is_there, read_bytes
 from dst_analyze.run.reader import FolderStatus, FormatError, folder_status, read_header, read_json
 from dst_analyze.run.record import (
     READING_COLUMNS,
@@ -72,7 +73,6 @@ from dst_analyze.run.record import (
     TrialKey,
     TrialOutput,
 )
-from dst_analyze.run.safe_read import JSON_MOST, is_there, read_bytes
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""

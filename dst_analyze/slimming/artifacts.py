@@ -10,9 +10,9 @@ from typing import TypeVar
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
-from dst_analyze.run.atomic_io import csv_bytes, listed_sums, replace_files, spreadsheet_safe, writing
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
-from dst_analyze.run.paths import (
+from dst_analyze.run.files.atomic_io import csv_bytes, listed_sums, replace_files, spreadsheet_safe, writing
+from dst_analyze.run.files.paths import (
     CHANGES,
     LATENCY,
     PLAN,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.derived import check_derived, damage_of, is_whole, read_together, was_made
-from dst_analyze.run.paths import CHANGES, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
+from dst_analyze.run.files.paths import CHANGES, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan

@@ -29,8 +29,8 @@ from dst_analyze.run.writer import Existing, RunFolder, open_run
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.engines.workers import EngineName, Workers
-from dst_analyze.sweep.planning.cost import estimate_of
-from dst_analyze.sweep.planning.header import header_of
+from dst_analyze.sweep.planning.description.header import header_of
+from dst_analyze.sweep.planning.estimates.cost import estimate_of
 from dst_analyze.sweep.planning.options import SweepOptions
 from dst_analyze.sweep.planning.plan import Plan, plan_sweep
 from dst_analyze.sweep.training.trial import ModelSpec, Task, WarmUpResult

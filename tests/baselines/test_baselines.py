@@ -18,7 +18,7 @@ from dst_analyze.baselines.values import METHODS, SETTINGS, Baselines, Measureme
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, OptionError
 from dst_analyze.ranking.load import rank_run
-from dst_analyze.run.paths import BASELINES
+from dst_analyze.run.files.paths import BASELINES
 from dst_analyze.sweep.planning.plan import plan_sweep
 
 RUN = ("example:demo", "--steps", "30", "--alphas", "1e-3,1e-2", "--seeds", "2", "--out", "run")

@@ -15,8 +15,8 @@ from dst_analyze.cli.main import main
 from dst_analyze.cli.summary import summary
 from dst_analyze.errors import DstError
 from dst_analyze.ranking.load import rank_run
-from dst_analyze.run.masks import pack_masks
-from dst_analyze.run.paths import MASKS
+from dst_analyze.run.files.masks import pack_masks
+from dst_analyze.run.files.paths import MASKS
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
@@ -70,7 +70,7 @@ def test_errors_keep_their_code_where_nobody_hears_of_them(tmp_path):
 
 SCARCE = """
 import resource, sys
-from dst_analyze.run.masks import read_masks
+from dst_analyze.run.files.masks import read_masks
 pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (pages + 100_000_000,) * 2)
 try:

@@ -101,7 +101,7 @@ def without_files():
     del manifest["model"]["files"]
     Path("run/manifest.json").write_text(json.dumps(manifest))
     sums = Path("run/SHA256SUMS")
-    from dst_analyze.run.atomic_io import sums_of
+    from dst_analyze.run.files.atomic_io import sums_of
 
     names = [line.partition("  ")[2] for line in sums.read_text().splitlines()]
     sums.write_bytes(sums_of({name: (Path("run") / name).read_bytes() for name in names}))
@@ -131,7 +131,7 @@ def test_a_model_elsewhere_is_asked_about(here, capsys, monkeypatch):
     monkeypatch.chdir(here / "away")
     Path("../run/config.json").write_text(Path("../run/config.json").read_text().replace('"m.py"', '"../m.py"'))
     sums = Path("../run/SHA256SUMS")
-    from dst_analyze.run.atomic_io import sums_of
+    from dst_analyze.run.files.atomic_io import sums_of
 
     names = [line.partition("  ")[2] for line in sums.read_text().splitlines()]
     sums.write_bytes(sums_of({name: (Path("../run") / name).read_bytes() for name in names}))

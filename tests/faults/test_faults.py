@@ -15,9 +15,9 @@ from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import FolderError
 from dst_analyze.report.page import left_out, render
-from dst_analyze.run.atomic_io import replace_files
-from dst_analyze.run.lock import locked
-from dst_analyze.run.paths import DERIVED, REPORT
+from dst_analyze.run.files.atomic_io import replace_files
+from dst_analyze.run.files.lock import locked
+from dst_analyze.run.files.paths import DERIVED, REPORT
 from dst_analyze.slimming.kept import read_plan, read_suggestion
 from dst_analyze.slimming.proof.verify import verify_task_plan
 

@@ -15,7 +15,7 @@ from zoo import ZOO
 from dst_analyze.errors import OptionError
 from dst_analyze.masking.layer import units_of
 from dst_analyze.masking.masked import mask_model
-from dst_analyze.sweep.planning.forecast import Travel
+from dst_analyze.sweep.planning.estimates.forecast import Travel
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep
 

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import dst_analyze as dst
 from dst_analyze.errors import FolderError, ModelError, OptionError
-from dst_analyze.run.paths import trial_folder
+from dst_analyze.run.files.paths import trial_folder
 from dst_analyze.sweep.data.batches import TensorBatches
 from dst_analyze.sweep.training.recipe import SCHEDULES
 

@@ -19,7 +19,7 @@ from dst_analyze.report.graph.layout import layered
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.page import read_picture, write_figures
 from dst_analyze.run.record import GraphNode, ModelGraph, SkippedLayer
-from dst_analyze.sweep.planning.graph_summary import summarize_graph
+from dst_analyze.sweep.planning.description.graph_summary import summarize_graph
 from dst_analyze.sweep.run_sweep import run_sweep
 
 

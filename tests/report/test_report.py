@@ -21,8 +21,8 @@ from runs import HOSTILE, add_plan, chain, made_run
 
 from dst_analyze import read_run
 from dst_analyze.cli.main import main
+from dst_analyze.ranking.formats.table import by_reason
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.table import by_reason
 from dst_analyze.report.commands import commands
 from dst_analyze.report.compare_page import write_comparison
 from dst_analyze.report.figures import sized
@@ -434,7 +434,7 @@ def resnet50():
 
     from dst_analyze.model.loading.torchvision_compat import torchvision_module
     from dst_analyze.model.tracing.trace import trace_model
-    from dst_analyze.sweep.planning.graph_summary import summarize_graph
+    from dst_analyze.sweep.planning.description.graph_summary import summarize_graph
 
     with torch.device("meta"):
         model = torchvision_module().models.resnet50()

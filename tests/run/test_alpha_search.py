@@ -12,8 +12,8 @@ from dst_analyze.errors import OptionError
 from dst_analyze.run.alpha_search import AUTO_TARGETS, STRONGEST, WEAKEST, Search, plateau, schedule_of, search_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.record import TrialKey, TrialResult
-from dst_analyze.sweep.planning.forecast import Travel
-from dst_analyze.sweep.planning.initial_alphas import HALVING, first_alphas
+from dst_analyze.sweep.planning.estimates.forecast import Travel
+from dst_analyze.sweep.planning.estimates.initial_alphas import HALVING, first_alphas
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.recipe import Recipe
 

@@ -15,7 +15,7 @@ from runs import add_plan, chain, made_run
 
 from dst_analyze.baselines.values import Baselines, Measurement
 from dst_analyze.cli.main import main
-from dst_analyze.run.atomic_io import SUMS, sums_of
+from dst_analyze.run.files.atomic_io import SUMS, sums_of
 
 ROOT = Path(__file__).parents[2]
 SECONDS, KILOBYTES = 10, 1 << 20

@@ -17,15 +17,15 @@ from run_folders import STRANGE_NAMES, files_of, make_run
 
 from dst_analyze import read_run
 from dst_analyze.errors import FolderError, OptionError
+from dst_analyze.ranking.formats.table import export_table
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.ranking.table import export_table
-from dst_analyze.run.atomic_io import SUMS, sums_of, write_bytes, write_folder
 from dst_analyze.run.caveats import notes_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Notice
-from dst_analyze.run.lock import locked
-from dst_analyze.run.masks import pack_masks, read_masks
-from dst_analyze.run.paths import default_path
+from dst_analyze.run.files.atomic_io import SUMS, sums_of, write_bytes, write_folder
+from dst_analyze.run.files.lock import locked
+from dst_analyze.run.files.masks import pack_masks, read_masks
+from dst_analyze.run.files.paths import default_path
 from dst_analyze.run.record import READING_COLUMNS, TrialKey, alpha_label, last_quarter
 
 

@@ -20,9 +20,9 @@ from dst_analyze.baselines.values import METHODS, Baselines, Measurement
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError
 from dst_analyze.ranking.load import rank_run, ranking_of
-from dst_analyze.run.atomic_io import SUMS, sums_of
 from dst_analyze.run.config import MOST_TRIALS
-from dst_analyze.run.masks import pack_masks, read_masks
+from dst_analyze.run.files.atomic_io import SUMS, sums_of
+from dst_analyze.run.files.masks import pack_masks, read_masks
 from dst_analyze.slimming.planning.plan_types import GroupPlan, SlimPlan
 from dst_analyze.slimming.proof.result import Entry, Verification
 

@@ -8,9 +8,9 @@ from faulty_disk import KILLED, FaultyDisk, run_apart
 from run_folders import files_of
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.atomic_io import SUMS, broken, finish_commit, listed_sums, remove_leftovers, replace_files
 from dst_analyze.run.derived import read_together
-from dst_analyze.run.safe_read import COMMIT, is_there, read_bytes
+from dst_analyze.run.files.atomic_io import SUMS, broken, finish_commit, listed_sums, remove_leftovers, replace_files
+from dst_analyze.run.files.safe_read import COMMIT, is_there, read_bytes
 
 OLD = {"plan.json": b"the old plan", "proof.json": b"of the old plan", "kept.csv": b"kept"}
 NEW = {"plan.json": b"the new plan", "source.py": b"of the new plan"}

@@ -15,8 +15,8 @@ from torch import nn
 from dst_analyze import Analysis, load_model, rank_layers, suggest_widths, trace_model, verify_plan
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, ModelError, OptionError
-from dst_analyze.run.atomic_io import replace_files
 from dst_analyze.run.events import CandidateTrained, Notice, ProofStarted
+from dst_analyze.run.files.atomic_io import replace_files
 from dst_analyze.slimming.proof.candidates import ALIKE
 from dst_analyze.slimming.proof.result import CONTENDERS
 from dst_analyze.slimming.proof.verify import verify_task_plan

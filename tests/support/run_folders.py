@@ -6,7 +6,7 @@ import pandas as pd
 from dst_analyze import read_run
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import ignore_event
-from dst_analyze.run.masks import pack_masks
+from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.record import (
     READING_COLUMNS,
     STEP_COLUMNS,

@@ -10,8 +10,8 @@ import pandas as pd
 from dst_analyze import read_run
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import ignore_event
-from dst_analyze.run.masks import pack_masks
-from dst_analyze.run.paths import CHANGES, PLAN, VERIFICATION
+from dst_analyze.run.files.masks import pack_masks
+from dst_analyze.run.files.paths import CHANGES, PLAN, VERIFICATION
 from dst_analyze.run.record import (
     QUANTILE_COLUMNS,
     READING_COLUMNS,

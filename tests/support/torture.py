@@ -35,7 +35,7 @@ from dst_analyze.cli.main import main as command
 from dst_analyze.errors import FolderError
 from dst_analyze.report.page import left_out
 from dst_analyze.run.derived import damage_of
-from dst_analyze.run.paths import MADE, REPORT, SUGGESTION
+from dst_analyze.run.files.paths import MADE, REPORT, SUGGESTION
 from dst_analyze.slimming.kept import read_suggestion
 from dst_analyze.sweep.engines.engine import InProcessEngine
 

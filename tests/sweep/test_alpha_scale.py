@@ -13,11 +13,11 @@ from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.report.page import write_report
-from dst_analyze.run.atomic_io import sums_of
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.paths import HEADER
+from dst_analyze.run.files.atomic_io import sums_of
+from dst_analyze.run.files.paths import HEADER
 from dst_analyze.run.record import TrialKey
-from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel
+from dst_analyze.sweep.planning.estimates.forecast import PAPER_TRAVEL, Travel
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.preflight import gradient_noise
 from dst_analyze.sweep.planning.reload import reload_task

@@ -13,7 +13,7 @@ from crashing import ARGS, events_until, finish, finish_apart, gone, killing, me
 from run_folders import files_of
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.lock import locked
+from dst_analyze.run.files.lock import locked
 from dst_analyze.sweep.engines.forkserver import defer_sigint
 
 

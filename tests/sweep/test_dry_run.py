@@ -11,8 +11,8 @@ from small_sweeps import FILE
 from dst_analyze.cli.main import main
 from dst_analyze.sweep.data.batches import as_batches
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, peak_memory
-from dst_analyze.sweep.planning import cost as costs
-from dst_analyze.sweep.planning.cost import Estimate, estimate_of
+from dst_analyze.sweep.planning.estimates import cost as costs
+from dst_analyze.sweep.planning.estimates.cost import Estimate, estimate_of
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.smoke_run import BATCHES, STEPS, FewBatches
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.sweep.planning.forecast import PAPER_TRAVEL, Travel, enough_steps, forecast, warning
+from dst_analyze.sweep.planning.estimates.forecast import PAPER_TRAVEL, Travel, enough_steps, forecast, warning
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.recipe import Recipe

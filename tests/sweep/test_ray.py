@@ -28,10 +28,10 @@ from dst_analyze.sweep.run_sweep import run_sweep
 ray = pytest.importorskip("ray")
 
 from dst_analyze.run.record import TrialKey  # noqa: E402
-from dst_analyze.sweep.engines.code_bundle import CodeBundle  # noqa: E402
 from dst_analyze.sweep.engines.jobs import Trial  # noqa: E402
 from dst_analyze.sweep.engines.ray_worker import VERSIONS, pack, work  # noqa: E402
-from dst_analyze.sweep.engines.serialize import PickledTask  # noqa: E402
+from dst_analyze.sweep.engines.sending.code_bundle import CodeBundle  # noqa: E402
+from dst_analyze.sweep.engines.sending.serialize import PickledTask  # noqa: E402
 
 OPTIONS = {"alphas": [1e-3], "seeds": 2, "steps": 60, "lr": 0.1}
 ARGS = ("--alphas", "1e-3", "--seeds", "1", "--steps", "60", "--lr", "0.1")

@@ -147,8 +147,8 @@ def _say(event: Event) -> None:
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
     from dst_analyze.slimming.proof.result import CONTENDERS
-    from dst_analyze.sweep.planning.cost import estimate_of
-    from dst_analyze.sweep.planning.dry_run import words
+    from dst_analyze.sweep.planning.estimates.cost import estimate_of
+    from dst_analyze.sweep.planning.estimates.dry_run import words
     from dst_analyze.sweep.run_sweep import trials_of
 
     with redirect_stdout(sys.stderr):

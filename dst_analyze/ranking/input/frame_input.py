@@ -13,9 +13,9 @@ import pandas as pd
 
 from dst_analyze.errors import DataError
 from dst_analyze.run.config import MOST_TRIALS
+from dst_analyze.run.files.safe_read import CSV_MOST, open_regular_file
+from dst_analyze.run.files.tables import MOST_LAYERS
 from dst_analyze.run.record import last_quarter
-from dst_analyze.run.safe_read import CSV_MOST, open_regular_file
-from dst_analyze.run.tables import MOST_LAYERS
 from dst_analyze.text import from_spreadsheet
 
 NEEDED = ("layer", "alpha", "remaining")

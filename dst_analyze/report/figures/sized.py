@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dst_analyze.errors import OptionError
+from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.table import remaining_table
 from dst_analyze.report.figures import plots
 from dst_analyze.report.figures.svg import Styles, svg_of
 from dst_analyze.report.graph.drawing import Picture
-from dst_analyze.run.atomic_io import writing
+from dst_analyze.run.files.atomic_io import writing
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from dst_analyze.ranking.formats.serialize import rank_text, signed
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.serialize import rank_text, signed
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.graph.layout import Point, layered
 from dst_analyze.report.graph.structure import Part, Structure

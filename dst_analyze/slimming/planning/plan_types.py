@@ -13,10 +13,10 @@ from pydantic import Field, ValidationError
 
 from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
-from dst_analyze.run.atomic_io import write_bytes
 from dst_analyze.run.config import Count, Json, Number, Size
-from dst_analyze.run.safe_read import read_json_text
-from dst_analyze.run.tables import MOST_LAYERS
+from dst_analyze.run.files.atomic_io import write_bytes
+from dst_analyze.run.files.safe_read import read_json_text
+from dst_analyze.run.files.tables import MOST_LAYERS
 from dst_analyze.text import percent, short
 
 _LADDER_ROWS = 16  # groups that the ladder shows

@@ -19,8 +19,8 @@ from dst_analyze.model.loading.weights import first_difference, reinitialize_mod
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.statistics.measures import COLLAPSED
-from dst_analyze.run.masks import read_masks
-from dst_analyze.run.paths import MASKS, trial_folder
+from dst_analyze.run.files.masks import read_masks
+from dst_analyze.run.files.paths import MASKS, trial_folder
 from dst_analyze.run.record import WORKING, SweepRecord, TrialResult
 from dst_analyze.slimming.planning.budget import (
     DEFAULT_RULE,

@@ -16,7 +16,7 @@ from dst_analyze.errors import FolderError
 from dst_analyze.html import html_table
 from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.derived import values_sha256
-from dst_analyze.run.paths import LATENCY, VERIFICATION
+from dst_analyze.run.files.paths import LATENCY, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.text import short
 

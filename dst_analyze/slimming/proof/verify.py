@@ -18,9 +18,9 @@ from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import DstError, FolderError, OptionError
 from dst_analyze.model.graph.trace_graph import trace_graph
-from dst_analyze.run.atomic_io import broken, listed_sums, replace_files, writing
 from dst_analyze.run.config import Json
 from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted, ignore_event
+from dst_analyze.run.files.atomic_io import broken, listed_sums, replace_files, writing
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
@@ -34,7 +34,7 @@ from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.options import TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_task
 from dst_analyze.sweep.training.objective import main_output
-from dst_analyze.sweep.training.own_loop import own_scores, train_plain
+from dst_analyze.sweep.training.own_loop.fit_function import own_scores, train_plain
 from dst_analyze.sweep.training.train import DivergedError, evaluate
 from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded
 

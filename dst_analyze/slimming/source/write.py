@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 from torch import fx, nn
 
-from dst_analyze.run.atomic_io import write_bytes
+from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports, construct
 from dst_analyze.slimming.source.literals import attribute, identifier, is_listed, is_plain, literal, wrapped

@@ -12,7 +12,7 @@ from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Emit
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.resources import torch_threads
-from dst_analyze.sweep.engines.serialize import ReplannedTask
+from dst_analyze.sweep.engines.sending.serialize import ReplannedTask
 from dst_analyze.sweep.training.trial import Task
 
 

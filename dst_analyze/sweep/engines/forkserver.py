@@ -33,7 +33,7 @@ def start_forkserver() -> None:
 
         # torch's optimizers import torch._dynamo at their first use, which would cost each worker 1.5 s.
         forkserver.set_forkserver_preload(
-            ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.serialize", "torch._dynamo"]
+            ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.sending.serialize", "torch._dynamo"]
         )
         with _sigint_handled_by(signal.SIG_IGN):  # the server inherits it and ignores Ctrl-C for good
             forkserver.ensure_running()

@@ -18,7 +18,7 @@ from dst_analyze.run.events import (
 )
 from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.measurements import PULSE, without_readings
-from dst_analyze.sweep.training.own_loop import run_own_trial, train_own_warm_up
+from dst_analyze.sweep.training.own_loop.fit_function import run_own_trial, train_own_warm_up
 from dst_analyze.sweep.training.trial import Task, WarmUpResult, run_trial, train_warm_up
 from dst_analyze.sweep.training.warm_start import Origin
 

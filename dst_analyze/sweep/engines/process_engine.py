@@ -16,8 +16,8 @@ from dst_analyze.run.events import Emit
 from dst_analyze.sweep.engines.engine import run_pool
 from dst_analyze.sweep.engines.forkserver import context, defer_sigint, start_forkserver, users_method
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
-from dst_analyze.sweep.engines.serialize import UNSENDABLE, TaskTransport, copy_for_sending
-from dst_analyze.sweep.engines.shared_memory import keep_storages_alive
+from dst_analyze.sweep.engines.sending.serialize import UNSENDABLE, TaskTransport, copy_for_sending
+from dst_analyze.sweep.engines.sending.shared_memory import keep_storages_alive
 from dst_analyze.sweep.engines.worker import work
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task

@@ -29,12 +29,12 @@ from ray.exceptions import (
 from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.sweep.engines.code_bundle import CodeBundle
 from dst_analyze.sweep.engines.engine import run_pool
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.process_engine import ATTEMPTS, UNREAD
 from dst_analyze.sweep.engines.ray_worker import VERSIONS, UnpickleFailed, pack, work
-from dst_analyze.sweep.engines.serialize import UNSENDABLE, TaskTransport
+from dst_analyze.sweep.engines.sending.code_bundle import CodeBundle
+from dst_analyze.sweep.engines.sending.serialize import UNSENDABLE, TaskTransport
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.trial import Task
 

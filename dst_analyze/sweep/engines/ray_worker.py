@@ -21,10 +21,10 @@ from dst_analyze.errors import InputError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Event
 from dst_analyze.sweep.data.batches import TensorBatches
-from dst_analyze.sweep.engines.code_bundle import CodeBundle
 from dst_analyze.sweep.engines.engine import attempt
 from dst_analyze.sweep.engines.jobs import Job, JobResult
-from dst_analyze.sweep.engines.serialize import PickledRequest, PickledTask
+from dst_analyze.sweep.engines.sending.code_bundle import CodeBundle
+from dst_analyze.sweep.engines.sending.serialize import PickledRequest, PickledTask
 from dst_analyze.version import __version__
 
 VERSIONS = {"dst-analyze": __version__, "torch": torch.__version__}

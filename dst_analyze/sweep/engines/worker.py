@@ -12,7 +12,7 @@ from typing import Any
 
 from dst_analyze.sweep.engines.engine import attempt
 from dst_analyze.sweep.engines.jobs import Job, JobResult
-from dst_analyze.sweep.engines.serialize import ReplannedTask
+from dst_analyze.sweep.engines.sending.serialize import ReplannedTask
 from dst_analyze.sweep.training.trial import Task
 
 

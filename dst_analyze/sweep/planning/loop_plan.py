@@ -12,11 +12,11 @@ from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.record import DataSummary, Manifest
-from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
-from dst_analyze.sweep.planning.initial_alphas import first_alphas
-from dst_analyze.sweep.planning.summaries import summarize_model, used_versions
-from dst_analyze.sweep.training.loop import LoopMeter, LoopRecipe
+from dst_analyze.sweep.planning.description.summaries import summarize_model, used_versions
+from dst_analyze.sweep.planning.estimates.forecast import Travel, forecast, warning
+from dst_analyze.sweep.planning.estimates.initial_alphas import first_alphas
 from dst_analyze.sweep.training.magnitudes import Magnitudes
+from dst_analyze.sweep.training.own_loop.loop import LoopMeter, LoopRecipe
 
 OWN_LOOP = "trained by the user's own loop"
 """What the configuration of such a sweep says of its data."""

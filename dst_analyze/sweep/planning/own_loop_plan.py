@@ -15,11 +15,11 @@ from dst_analyze.run.defaults import AskedPace, default_warm_up
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.run.record import DataSummary, Manifest
 from dst_analyze.sweep.engines.resources import threads_per_trial, torch_threads
-from dst_analyze.sweep.planning.fingerprint import code_sha256
+from dst_analyze.sweep.planning.description.fingerprint import code_sha256
+from dst_analyze.sweep.planning.description.summaries import used_versions
 from dst_analyze.sweep.planning.loop_plan import plan_loop
-from dst_analyze.sweep.planning.summaries import used_versions
 from dst_analyze.sweep.training.device import Device
-from dst_analyze.sweep.training.own_loop import FirstTraining, train_first
+from dst_analyze.sweep.training.own_loop.fit_function import FirstTraining, train_first
 from dst_analyze.sweep.training.recipe import Recipe
 from dst_analyze.sweep.training.trial import ModelSource, Task
 from dst_analyze.text import duration

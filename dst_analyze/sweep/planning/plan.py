@@ -30,7 +30,7 @@ from dst_analyze.run.alpha_search import search_of
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.events import Emit, ignore_event
-from dst_analyze.run.paths import default_path, is_blank
+from dst_analyze.run.files.paths import default_path, is_blank
 from dst_analyze.run.reader import read_header
 from dst_analyze.run.record import DataSummary, DefaultOptimizer, Manifest
 from dst_analyze.run.writer import Existing, check_free
@@ -47,15 +47,15 @@ from dst_analyze.sweep.data.digits import fitted_digits
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
 from dst_analyze.sweep.planning.default_optimizer import default_optimizer
-from dst_analyze.sweep.planning.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
-from dst_analyze.sweep.planning.forecast import Travel, forecast, warning
-from dst_analyze.sweep.planning.initial_alphas import first_alphas
+from dst_analyze.sweep.planning.description.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.description.summaries import summarize_model, used_versions
+from dst_analyze.sweep.planning.estimates.forecast import Travel, forecast, warning
+from dst_analyze.sweep.planning.estimates.initial_alphas import first_alphas
 from dst_analyze.sweep.planning.own_loop_plan import plan_own_loop
 from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
-from dst_analyze.sweep.planning.summaries import summarize_model, used_versions
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.objective import main_output, split_batch
-from dst_analyze.sweep.training.own_loop import FirstTraining
+from dst_analyze.sweep.training.own_loop.fit_function import FirstTraining
 from dst_analyze.sweep.training.recipe import PAPER_EPOCHS, Recipe
 from dst_analyze.sweep.training.trial import ModelSource, ModelSpec, Task, seeded
 

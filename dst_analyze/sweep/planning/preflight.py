@@ -20,7 +20,6 @@ from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.user_errors import is_out_of_memory, user_code
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
 from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
-from dst_analyze.sweep.training.loop import NOISE_BATCHES, SETTLING, gradient_size
 from dst_analyze.sweep.training.objective import (
     IGNORED,
     class_scores,
@@ -30,6 +29,7 @@ from dst_analyze.sweep.training.objective import (
     own_loss,
     split_batch,
 )
+from dst_analyze.sweep.training.own_loop.loop import NOISE_BATCHES, SETTLING, gradient_size
 from dst_analyze.sweep.training.recipe import NORMALISED
 from dst_analyze.sweep.training.train import DivergedError, evaluate, train
 from dst_analyze.sweep.training.trial import ModelSource, Task, seeded

@@ -12,13 +12,13 @@ from dst_analyze.model.inputs.stand_in import stand_in_inputs
 from dst_analyze.model.loading.load import LoadedModel, file_named
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.paths import CONFIG, INPUTS, MANIFEST
+from dst_analyze.run.files.paths import CONFIG, INPUTS, MANIFEST
+from dst_analyze.run.files.safe_read import is_there
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ExampleInputs, SweepRecord
-from dst_analyze.run.safe_read import is_there
 from dst_analyze.run.writer import refuse_difference
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
-from dst_analyze.sweep.planning.fingerprint import changed_code, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.description.fingerprint import changed_code, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.plan import PlannedBefore, model_source, plan_sweep
 from dst_analyze.sweep.planning.preflight import load_trainable
 from dst_analyze.sweep.training.trial import Task, seeded

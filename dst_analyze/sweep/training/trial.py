@@ -25,7 +25,7 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit, TrialStep
-from dst_analyze.run.masks import pack_masks
+from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import Device

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from dst_analyze.run.alpha_search import rounded
-from dst_analyze.sweep.planning.forecast import Travel
+from dst_analyze.sweep.planning.estimates.forecast import Travel
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
 HALVING = 1e-6

@@ -15,7 +15,16 @@ from typing import Literal
 import pandas as pd
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.safe_read import COMMIT, MASKS_MOST, MB, REMOVED, SUMMED_MOST, names_removed, read_text, sha256_of
+from dst_analyze.run.files.safe_read import (
+    COMMIT,
+    MASKS_MOST,
+    MB,
+    REMOVED,
+    SUMMED_MOST,
+    names_removed,
+    read_text,
+    sha256_of,
+)
 from dst_analyze.text import from_spreadsheet, spreadsheet_name
 
 SUMS = "SHA256SUMS"

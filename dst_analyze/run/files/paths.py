@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from dst_analyze.run.atomic_io import SUMS, broken, is_leftover
 from dst_analyze.run.config import SweepConfig
-from dst_analyze.run.lock import LOCK, OWNER
+from dst_analyze.run.files.atomic_io import SUMS, broken, is_leftover
+from dst_analyze.run.files.lock import LOCK, OWNER
+from dst_analyze.run.files.safe_read import COMMIT, JSON_MOST, read_text
 from dst_analyze.run.record import TrialKey
-from dst_analyze.run.safe_read import COMMIT, JSON_MOST, read_text
 
 CONFIG, MANIFEST, LAYERS, TRIALS = "config.json", "manifest.json", "layers.csv", "trials"
 GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.paths import MASKS
-from dst_analyze.run.safe_read import MASKS_MOST, read_bytes
+from dst_analyze.run.files.paths import MASKS
+from dst_analyze.run.files.safe_read import MASKS_MOST, read_bytes
 
 Mask = npt.NDArray[np.bool_]
 

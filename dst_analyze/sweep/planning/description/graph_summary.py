@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.tracing.trace import TracedModel
-from dst_analyze.run.paths import GROUP_COLUMNS
+from dst_analyze.run.files.paths import GROUP_COLUMNS
 from dst_analyze.run.record import GraphNode, ModelGraph
 
 INPUT, OUTPUT = "input", "output"

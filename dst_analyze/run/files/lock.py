@@ -14,9 +14,9 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.atomic_io import write_text, writing
 from dst_analyze.run.config import Json
-from dst_analyze.run.safe_read import MB, read_bytes
+from dst_analyze.run.files.atomic_io import write_text, writing
+from dst_analyze.run.files.safe_read import MB, read_bytes
 
 LOCK, OWNER = ".lock", ".owner.json"
 

@@ -15,7 +15,7 @@ from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.alpha_search import schedule_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
-from dst_analyze.sweep.planning.initial_alphas import HALVING
+from dst_analyze.sweep.planning.estimates.initial_alphas import HALVING
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.sweep.training.measurements import SCORES
 from dst_analyze.sweep.training.train import DivergedError, evaluate, train

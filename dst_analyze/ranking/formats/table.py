@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import pandas as pd
 
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.run.atomic_io import spreadsheet_safe
+from dst_analyze.run.files.atomic_io import spreadsheet_safe
 from dst_analyze.run.record import SweepRecord, alpha_label
 
 _RANKED = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dst_analyze.html import html_table
-from dst_analyze.ranking.serialize import places, rank_text, signed, whole_percent
+from dst_analyze.ranking.formats.serialize import places, rank_text, signed, whole_percent
 from dst_analyze.run.record import alpha_label
 from dst_analyze.text import percent, short
 

@@ -17,8 +17,8 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit
 from dst_analyze.run.record import TrialKey, TrialOutput
-from dst_analyze.sweep.training.loop import LoopMeter
-from dst_analyze.sweep.training.loop_trial import LoopTrial, Pace, ScoreKind, ToldScore, untrained_weights
+from dst_analyze.sweep.training.own_loop.loop import LoopMeter
+from dst_analyze.sweep.training.own_loop.loop_trial import LoopTrial, Pace, ScoreKind, ToldScore, untrained_weights
 from dst_analyze.sweep.training.train import Scores
 from dst_analyze.sweep.training.trial import ModelSource, Task, seed_all, seeded, trained_model
 from dst_analyze.sweep.training.warm_start import Origin, origin, pack_weights

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.record import TrialKey
 from dst_analyze.sweep.engines.resources import gigabytes
-from dst_analyze.sweep.planning.cost import UNTIMED, Estimate
+from dst_analyze.sweep.planning.estimates.cost import UNTIMED, Estimate
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.text import duration, short
 

@@ -9,7 +9,7 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.record import ExampleInputs, Manifest
 from dst_analyze.run.writer import RunHeader
-from dst_analyze.sweep.planning.graph_summary import layer_groups, summarize_graph
+from dst_analyze.sweep.planning.description.graph_summary import layer_groups, summarize_graph
 
 
 def header_of(config: SweepConfig, manifest: Manifest, traced: TracedModel, coupling: Coupling | DstError) -> RunHeader:

@@ -17,7 +17,7 @@ from dst_analyze.model.loading.module_finder import MADE_FROM_FILE
 from dst_analyze.model.tracing.trace import Mode, NoGraph, TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit, Notice
-from dst_analyze.sweep.engines.code_bundle import local_path
+from dst_analyze.sweep.engines.sending.code_bundle import local_path
 from dst_analyze.sweep.planning.plan import Request
 from dst_analyze.sweep.training.device import Device
 from dst_analyze.sweep.training.trial import ModelSource, Task

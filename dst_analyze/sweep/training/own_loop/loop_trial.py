@@ -20,11 +20,11 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit
-from dst_analyze.run.masks import pack_masks
+from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
-from dst_analyze.sweep.training.loop import LoopMeter, Untouched
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import Readings, without_readings
+from dst_analyze.sweep.training.own_loop.loop import LoopMeter, Untouched
 from dst_analyze.sweep.training.warm_start import pack_weights, restore_weights
 
 Role = Literal["first", "warm-up", "reference", "masked"]

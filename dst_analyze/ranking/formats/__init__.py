@@ -1,0 +1,1 @@
+"""A ranking or a sweep as text, Markdown, CSV, JSON, HTML and as one table."""

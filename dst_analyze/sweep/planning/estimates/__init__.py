@@ -1,0 +1,1 @@
+"""What a sweep will cost and reach: time, memory, the thresholds' travel, the first alphas."""

@@ -1,0 +1,1 @@
+"""Trials whose training is a loop of the user's: a study's, or ``fit(model)`` of a file."""
