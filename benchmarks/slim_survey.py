@@ -139,7 +139,7 @@ def _plan(traced: Any, coupling: Any, share: float) -> Any:
     """With default options but for the evidence, of which there is none without a sweep."""
     from dst_analyze.slimming.planning.density import GroupEvidence
     from dst_analyze.slimming.planning.plan_types import Limits
-    from dst_analyze.slimming.planning.suggest import plan_widths
+    from dst_analyze.slimming.planning.plan_widths import plan_widths
 
     rng = random.Random(0)
     drawn = {group.name: GroupEvidence.equal(group.width, rng.uniform(0.1, 1)) for group in coupling.removable}

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from dst_analyze.run.record import SweepRecord
     from dst_analyze.slimming.exact.remove import remove_dead_channels
     from dst_analyze.slimming.planning.plan_types import SlimPlan
-    from dst_analyze.slimming.planning.suggest import slim_model, suggest_widths
+    from dst_analyze.slimming.planning.suggest import suggest_widths
     from dst_analyze.slimming.proof.result import Verification
     from dst_analyze.slimming.proof.verify import verify_plan
     from dst_analyze.slimming.source.write import write_source
+    from dst_analyze.slimming.surgery.slim_model import slim_model
     from dst_analyze.study import Study
     from dst_analyze.sweep.run_sweep import run_sweep
 
@@ -62,7 +63,7 @@ _HOMES = {
     "register_weight_op": "model.tracing.weight_ops",
     "remove_dead_channels": "slimming.exact.remove",
     "run_sweep": "sweep.run_sweep",
-    "slim_model": "slimming.planning.suggest",
+    "slim_model": "slimming.surgery.slim_model",
     "suggest_widths": "slimming.planning.suggest",
     "trace_model": "model.tracing.trace",
     "verify_plan": "slimming.proof.verify",

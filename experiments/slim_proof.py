@@ -38,9 +38,10 @@ from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.budget import RULES
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
+from dst_analyze.slimming.planning.evidence import null_evidence, sweep_evidence
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
+from dst_analyze.slimming.planning.plan_widths import cost_of, plan_of, plan_widths
 from dst_analyze.slimming.planning.ranked import ranked_layers
-from dst_analyze.slimming.planning.suggest import cost_of, null_evidence, plan_of, plan_widths, sweep_evidence
 from dst_analyze.slimming.proof.candidates import Candidate
 from dst_analyze.slimming.proof.verify import trained, trained_score
 from dst_analyze.sweep.engines.resources import torch_threads

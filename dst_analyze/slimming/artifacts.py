@@ -30,12 +30,12 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.suggest import slim_model
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError
 from dst_analyze.slimming.source.write import source_and_weights
+from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.engine import Engine
 from dst_analyze.sweep.training.trial import Task
 

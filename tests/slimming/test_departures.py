@@ -18,8 +18,8 @@ from dst_analyze.slimming.planning.density import GroupEvidence, from_masks
 from dst_analyze.slimming.planning.departures import Explainer
 from dst_analyze.slimming.planning.ladder import SHARES, ladder_of
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
+from dst_analyze.slimming.planning.plan_widths import cost_of, plan_of, plan_widths
 from dst_analyze.slimming.planning.ranked import MIXED, Ranked
-from dst_analyze.slimming.planning.suggest import cost_of, plan_of, plan_widths
 
 
 class Residual(nn.Module):

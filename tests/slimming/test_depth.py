@@ -14,7 +14,7 @@ from dst_analyze.run.record import TrialKey
 from dst_analyze.slimming.planning.density import GroupEvidence, late_ratios
 from dst_analyze.slimming.planning.depth import EmptyBranch, empty_branches
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
-from dst_analyze.slimming.planning.suggest import plan_widths
+from dst_analyze.slimming.planning.plan_widths import plan_widths
 
 
 def block(width=8):

@@ -22,10 +22,12 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze import couple_channels, trace_model
 from dst_analyze.channels.coupling import example_tensors
 from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.slimming.planning.evidence import equal_evidence
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
-from dst_analyze.slimming.planning.suggest import equal_evidence, plan_widths, slim_model
+from dst_analyze.slimming.planning.plan_widths import plan_widths
 from dst_analyze.slimming.source.write import write_source
 from dst_analyze.slimming.surgery.build import slim
+from dst_analyze.slimming.surgery.slim_model import slim_model
 
 
 def planned(model: nn.Module, example: Any, share: float = 0.5) -> tuple[Any, SlimPlan]:

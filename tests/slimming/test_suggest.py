@@ -24,9 +24,10 @@ from dst_analyze.ranking.verdict import judge
 from dst_analyze.slimming.planning.budget import RULES, Budget, allowed_widths, widths_for
 from dst_analyze.slimming.planning.density import GroupEvidence, from_masks, from_ratios
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
-from dst_analyze.slimming.planning.suggest import cost_of, plan_widths, slim_model
+from dst_analyze.slimming.planning.plan_widths import cost_of, plan_widths
 from dst_analyze.slimming.proof.result import Entry, Verification
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
+from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.planning.reload import reload_task
 from dst_analyze.sweep.run_sweep import run_sweep
 

@@ -3,7 +3,7 @@
 from dst_analyze import couple_channels
 from dst_analyze.slimming.planning.density import GroupEvidence
 from dst_analyze.slimming.planning.plan_types import Limits
-from dst_analyze.slimming.planning.suggest import plan_widths
+from dst_analyze.slimming.planning.plan_widths import plan_widths
 
 
 def plan_of(task, share=0.5):

@@ -14,8 +14,9 @@ from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
+from dst_analyze.slimming.planning.evidence import null_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.suggest import null_evidence, plan_widths
+from dst_analyze.slimming.planning.plan_widths import plan_widths
 from dst_analyze.slimming.proof.result import DENSE, FAN_IN, RANDOM, SLIM, UNIFORM
 from dst_analyze.slimming.surgery.build import slim
 from dst_analyze.sweep.training.trial import ModelSource

@@ -24,10 +24,10 @@ from dst_analyze.run.files.atomic_io import broken, listed_sums, replace_files, 
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.suggest import check_plan_fits
 from dst_analyze.slimming.proof.candidates import Candidate, build_candidate, list_candidates
 from dst_analyze.slimming.proof.result import Entry, Verification
 from dst_analyze.slimming.proof.timing import milliseconds
+from dst_analyze.slimming.surgery.slim_model import check_plan_fits
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.engines.workers import EngineName, Workers

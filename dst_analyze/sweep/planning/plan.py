@@ -9,54 +9,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import with_new_names
-from dst_analyze.errors import DataError, DstError, ModelError, OptionError, at, attempt
-from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
-from dst_analyze.model.inputs.infer import find_example_inputs, has_annotations
-from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.inputs.two_samples import two_samples
-from dst_analyze.model.isolation import preserved
+from dst_analyze.errors import DataError, DstError, OptionError, at, attempt
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.loading.weights import put_weights, read_weights
-from dst_analyze.model.tracing.trace import TracedModel, trace_model
-from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
-from dst_analyze.run.alpha_search import search_of
-from dst_analyze.run.config import DEFAULT_BATCH_SIZE, RENAMED, SweepConfig, ThresholdScale
-from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
+from dst_analyze.run.config import RENAMED, SweepConfig, ThresholdScale
+from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale
 from dst_analyze.run.events import Emit, ignore_event
 from dst_analyze.run.files.paths import default_path, is_blank
 from dst_analyze.run.reader import read_header
 from dst_analyze.run.record import DataSummary, DefaultOptimizer, Manifest
 from dst_analyze.run.writer import Existing, check_free
 from dst_analyze.sweep.data.batches import (
-    SCORED_AT_MOST,
     Batches,
-    LoaderBatches,
-    TensorBatches,
-    as_batches,
-    first_batch,
-    is_tensors,
 )
-from dst_analyze.sweep.data.digits import fitted_digits
-from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT, DIGITS, DataRequest, load_named_data, scaled
-from dst_analyze.sweep.engines.resources import free_memory, gigabytes, threads_per_trial
+from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
+from dst_analyze.sweep.engines.resources import threads_per_trial
 from dst_analyze.sweep.planning.default_optimizer import default_optimizer
-from dst_analyze.sweep.planning.description.fingerprint import code_sha256, data_sha256, model_sha256, weights_sha256
-from dst_analyze.sweep.planning.description.summaries import summarize_model, used_versions
-from dst_analyze.sweep.planning.estimates.forecast import Travel, forecast, warning
-from dst_analyze.sweep.planning.estimates.initial_alphas import first_alphas
+from dst_analyze.sweep.planning.description.fingerprint import data_sha256, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.description.manifest import manifest_of
+from dst_analyze.sweep.planning.estimates.forecast import Travel
+from dst_analyze.sweep.planning.find_data import digits_for, epochs_of, given_data, named_data
 from dst_analyze.sweep.planning.own_loop_plan import plan_own_loop
 from dst_analyze.sweep.planning.preflight import gradient_noise, load_trainable, run_preflight
+from dst_analyze.sweep.planning.trace_on_data import trace_on_data
 from dst_analyze.sweep.training.device import Device
-from dst_analyze.sweep.training.objective import main_output, split_batch
 from dst_analyze.sweep.training.own_loop.fit_function import FirstTraining
-from dst_analyze.sweep.training.recipe import PAPER_EPOCHS, Recipe
+from dst_analyze.sweep.training.recipe import Recipe
 from dst_analyze.sweep.training.trial import ModelSource, ModelSpec, Task, seeded
 
 
@@ -200,9 +183,9 @@ def _plan(
             own = plan_own_loop(loaded, source, config, options, data, check(loaded.name, config)(), emit)
             return Planned(loaded, own.task, own.manifest, own.first)
         if isinstance(data, str):
-            found = _named_data(loaded, data, config, root, download=download)
+            found = named_data(loaded, data, config, root, download=download)
         else:
-            found = _given_data(loaded, data, config)
+            found = given_data(loaded, data, config)
         config = config.model_copy(
             update={**fingerprints, "data": found.description if found and data is not None else data or ""}
         )
@@ -215,9 +198,9 @@ def _plan(
                 place="--control",
                 hint="leave --control out, or define loss(outputs, batch)",
             )
-        traced = _trace(loaded, found, config)
+        traced = trace_on_data(loaded, found, config)
         how = "" if source.weights is None else put_weights(loaded.model, source.weights, source.weights_from)
-        stand_in, found = found is None and data is None, found or _digits(traced, config)
+        stand_in, found = found is None and data is None, found or digits_for(traced, config)
         chosen = before.optimizer if before else None
         steps = before.steps if before else _steps(config, found.train)
         task = Task(
@@ -251,7 +234,7 @@ def _plan(
         sha256=digest,
     )
     weights = how and f"{source.weights_from}: {how}"
-    return Planned(loaded, task, _manifest(loaded, task, travel, summary, chosen, weights))
+    return Planned(loaded, task, manifest_of(loaded, task, travel, summary, chosen, weights))
 
 
 def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig) -> ModelSource:
@@ -267,64 +250,6 @@ def model_source(model: ModelSpec, args: Mapping[str, Any], config: SweepConfig)
     return ModelSource(model, args, read_weights(Path(config.weights)), config.weights)
 
 
-@dataclass(frozen=True)
-class FoundData:
-    """Batches to train and test on, with a description for messages."""
-
-    train: Batches
-    test: Batches | None
-    description: str
-
-
-def _named_data(loaded: LoadedModel, name: str, config: SweepConfig, root: Path, *, download: bool) -> FoundData | None:
-    """Return the data of a name; None for the digits, which are resized once the model is traced."""
-    if name == DIGITS:
-        return None
-    source = load_named_data(DataRequest(name, root, download, _input_shape(loaded)))
-    size = config.batch_size or DEFAULT_BATCH_SIZE
-    train, test = (
-        TensorBatches(part, size, scaled)
-        if is_tensors(part)
-        else as_batches(part, place=f"--data {name}", batch_size=size, shuffle=part is source.train)
-        for part in (source.train, source.test)
-    )
-    return FoundData(train, test, source.description)
-
-
-def _input_shape(loaded: LoadedModel) -> tuple[int, ...] | None:
-    """Return the shape of one sample, from the model's example or inferred; None if unknown."""
-    try:
-        tensors = find_example_inputs(replace(loaded, train_data=None)).tensors()
-    except ModelError:
-        return None
-    return tuple(tensors[0].shape[1:]) if len(tensors) == 1 else None
-
-
-def _given_data(loaded: LoadedModel, data: Any, config: SweepConfig) -> FoundData | None:
-    """Return the caller's data, else the model file's; None if there are none."""
-    if data is not None:
-        train, test = data if _is_pair(data) else (data, None)
-        where = "the data given"
-    elif loaded.train_data is not None:
-        train = loaded.train_data()
-        test = loaded.test_data() if loaded.test_data else None
-        where = f"train_data() of {loaded.spec}"
-    elif loaded.test_data is not None:
-        raise DataError("there is a test_data() but no train_data()", place=loaded.spec, hint="define train_data() too")
-    else:
-        return None
-    needed = None if _epochs(config) else config.steps or DEFAULT_STEPS
-    batches = as_batches(train, place=where, batch_size=config.batch_size, needed=needed)
-    size = None if isinstance(batches, LoaderBatches) else config.batch_size
-    tests = None
-    if test is not None:
-        tests = as_batches(test, place="test_data()", batch_size=size, shuffle=False, needed=SCORED_AT_MOST)
-    # The description is a part of a run's configuration: in other words, runs could no longer be resumed.
-    endless = (tests or batches).per_epoch is None
-    bound = f"; scored on the first {SCORED_AT_MOST} batches, as nobody knows how many there are" if endless else ""
-    return FoundData(batches, tests, f"{where}: {batches.describe()}{bound}")
-
-
 def _recipe(loaded: LoadedModel, config: SweepConfig, steps: int, before: PlannedBefore | None) -> Recipe:
     asked = _asked(before)
     hook, place = loaded.optimizer, f"optimizer() of {loaded.spec}"
@@ -337,85 +262,8 @@ def _asked(before: PlannedBefore | None) -> AskedPace | None:
     return AskedPace(before.clock, before.warm_up, before.threshold_scale) if before else None
 
 
-def _is_pair(data: Any) -> bool:
-    """Return True for (train, test), False for a tuple of tensors."""
-    return isinstance(data, tuple) and len(data) == 2 and not is_tensors(data)
-
-
-def _trace(loaded: LoadedModel, data: FoundData | None, config: SweepConfig) -> TracedModel:
-    """Return the traced model; inputs are the file's example, else two training samples, else inferred ones."""
-
-    def trace(inputs: Inputs) -> TracedModel:
-        return trace_model(loaded.model, inputs, include=config.include, exclude=config.exclude)
-
-    if loaded.example_inputs is not None or data is None:
-        return trace(find_example_inputs(loaded))
-    with user_code("the training data", DataError, file=loaded.file):
-        batch = first_batch(data.train, place=data.description)
-        inputs = split_batch(batch, loaded.model)[0]
-    try:
-        if not inputs.tensors():
-            raise DataError(
-                f"no part of a batch is a tensor for the model: a batch is {describe_batch(batch)}",
-                place=data.description,
-                hint=f"batches are {BATCH_FORMS}",
-            )
-        try:
-            return trace(two_samples(loaded.model, inputs, listed=has_annotations(batch)))
-        except ModelError:
-            # A loss that calls the model itself may give it a part of what the batch holds: one view of several.
-            views = _views(batch) if getattr(loaded.loss, "takes_model", False) else None
-            if views is None:
-                raise
-            return trace(views.first_samples(2))
-    except ModelError as error:
-        if error.__cause__ is None:  # the model was not run, so the data are not the cause
-            raise
-        raise DataError(
-            f"the training data do not fit the model: {headline(error.__cause__)}",
-            place=error.place or data.description,
-            trace=error.trace,
-            hint=_mismatch_hint(error.__cause__, inputs, loaded, batch),
-        ) from error.__cause__
-
-
-def _views(batch: Any) -> Inputs | None:
-    """The first tensor of a batch alone, as a model's input; None if that is the whole batch."""
-    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-    return Inputs((leaves[0],)) if len(leaves) > 1 else None
-
-
-def _mismatch_hint(why: BaseException, inputs: Inputs, loaded: LoadedModel, batch: Any) -> str:
-    """Return a hint that compares the data with what the model takes."""
-    if is_out_of_memory(why):
-        return f"two samples need more than the {gigabytes(free_memory())} that are free: use smaller inputs or layers"
-    given = inputs.describe()
-    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
-    if not is_tensors(parts):
-        return f"a batch is {describe_batch(batch)}; expected: {BATCH_FORMS}; or define example_inputs()"
-    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in inputs.tensors()):
-        return f"given {given}; layers compute with floats: return images.float() / 255, or the like, in train_data()"
-    shape = _input_shape(loaded)
-    expected = f"samples of {list(shape)}" if shape else "what example_inputs() gives"
-    return f"given {given}; expected {expected}: change train_data() or the model"
-
-
-def _digits(traced: TracedModel, config: SweepConfig) -> FoundData:
-    with preserved(traced.model), torch.no_grad():
-        traced.model.eval()
-        outputs = main_output(traced.inputs.call(traced.model))
-    digits = fitted_digits(traced.inputs, outputs, batch_size=config.batch_size)
-    return FoundData(digits.train, digits.test, digits.description)
-
-
-def _epochs(config: SweepConfig) -> int | None:
-    """Return the number of epochs; None if the length of training is given in steps."""
-    paper = PAPER_EPOCHS if config.recipe == "paper" and config.steps is None else None
-    return config.epochs or config.max_epochs or paper
-
-
 def _steps(config: SweepConfig, data: Batches) -> int:
-    epochs = _epochs(config)
+    epochs = epochs_of(config)
     if epochs is None:
         return config.steps or DEFAULT_STEPS
     if data.per_epoch is None:
@@ -424,55 +272,3 @@ def _steps(config: SweepConfig, data: Batches) -> int:
             hint="give --steps instead of epochs",
         )
     return epochs * data.per_epoch
-
-
-def _manifest(
-    loaded: LoadedModel,
-    task: Task,
-    travel: Travel,
-    data: DataSummary,
-    optimizer: DefaultOptimizer | None,
-    weights: str,
-) -> Manifest:
-    """Return what the run folder says of a planned sweep; ``weights`` is how a file's names were matched."""
-    traced, config = task.traced, task.config
-    initial = task.initial_in_scale(loaded.model)
-    search = search_of(config)
-    first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
-    expected = forecast(travel, first or config.given_alphas, initial)
-    return Manifest(
-        sums="all",
-        versions=used_versions(),
-        model=summarize_model(
-            traced,
-            name=loaded.name,
-            spec=loaded.spec,
-            sha256=config.model_sha256,
-            form=task.runs_as,
-            files=code_sha256(loaded),
-            weights=weights,
-        ),
-        data=data,
-        steps=task.steps,
-        warm_up=task.recipe.warm_up,
-        reference="trained alike",
-        threads=task.threads,
-        optimizer=task.recipe.describe(),
-        default_optimizer=optimizer,
-        clock=task.recipe.clock,
-        unit=task.recipe.threshold_scale,
-        on_collapse=on_collapse_of(config),
-        gradient_noise=travel.noise,
-        device=task.device.describe(),
-        first_alphas=first,
-        forecast=expected,
-        warning=" ".join(
-            filter(None, (warning(travel, () if search else expected, initial), _single_trial_warning(config)))
-        ),
-    )
-
-
-def _single_trial_warning(config: SweepConfig) -> str:
-    if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
-        return ""
-    return "One alpha and one seed make one trial, which no other trial confirms: give two alphas, or several seeds."
