@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.channels.groups import Coupling
     from dst_analyze.channels.rule_call import register_channel_rule
-    from dst_analyze.masking.attach import attach
     from dst_analyze.masking.masked import MaskedModel, mask_model
+    from dst_analyze.masking.training.attach import attach
     from dst_analyze.model.loading.load import LoadedModel, load_model
     from dst_analyze.model.tracing.registered import register_masked
     from dst_analyze.model.tracing.trace import TracedModel, trace_model
@@ -58,7 +58,7 @@ _HOMES = {
     "read_masks": "run.files.masks",
     "read_run": "run.reader",
     "register_channel_rule": "channels.rule_call",
-    "attach": "masking.attach",
+    "attach": "masking.training.attach",
     "register_masked": "model.tracing.registered",
     "register_weight_op": "model.tracing.weight_ops",
     "remove_dead_channels": "slimming.exact.remove",

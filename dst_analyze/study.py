@@ -14,8 +14,8 @@ from torch import nn
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.errors import ModelError, OptionError, attempt
-from dst_analyze.masking.attach import AttachedMasks, attachable, same_layers
-from dst_analyze.masking.optimizer_steps import Optimizers
+from dst_analyze.masking.training.attach import AttachedMasks, attachable, same_layers
+from dst_analyze.masking.training.optimizer_steps import Optimizers
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.pipeline import finish_study
 from dst_analyze.ranking.load import rank_run

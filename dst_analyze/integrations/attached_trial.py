@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import OptionError
-from dst_analyze.masking.attach import AttachedMasks
+from dst_analyze.masking.training.attach import AttachedMasks
 
 
 class Trial(Protocol):

@@ -8,7 +8,7 @@ import torch
 import dst_analyze as dst
 from dst_analyze.errors import OptionError
 from dst_analyze.integrations.transformers import STATE, RedundancyCallback
-from dst_analyze.masking.attach import EntryPoint
+from dst_analyze.masking.training.attach import EntryPoint
 
 # isort: split
 from transformers import (

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 import dst_analyze as dst
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import mask_model
-from dst_analyze.masking.threshold_training import ThresholdTraining
+from dst_analyze.masking.training.threshold_training import ThresholdTraining
 
 ALPHA = 3e-2
 STEPS = 12

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.masking.masks import ThresholdScale
-from dst_analyze.masking.threshold_training import LARGEST_SHARE, ThresholdTraining
+from dst_analyze.masking.training.threshold_training import LARGEST_SHARE, ThresholdTraining
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace
 from dst_analyze.run.record import DefaultOptimizer

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import ModelError
-from dst_analyze.masking.attach import attachable
+from dst_analyze.masking.training.attach import attachable
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.tracing.trace import TracedModel

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.masking.threshold_training import leading_group, settle_gradient
+from dst_analyze.masking.training.threshold_training import leading_group, settle_gradient
 from dst_analyze.sweep.training.recipe import NORMALISED, Recipe, family_of
 
 SETTLING = 60

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import ModelError, OptionError
-from dst_analyze.masking.attach import AttachedMasks
 from dst_analyze.masking.masked import masked_in_place
-from dst_analyze.masking.optimizer_steps import Optimizers
-from dst_analyze.masking.threshold_training import ThresholdTraining
+from dst_analyze.masking.training.attach import AttachedMasks
+from dst_analyze.masking.training.optimizer_steps import Optimizers
+from dst_analyze.masking.training.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import on_collapse_of

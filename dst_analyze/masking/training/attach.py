@@ -20,8 +20,8 @@ from dst_analyze.errors import ModelError
 from dst_analyze.masking.layer import Threshold
 from dst_analyze.masking.masked import AskedBackend, MaskedModel, masked_in_place
 from dst_analyze.masking.masks import OnCollapse, ThresholdScale
-from dst_analyze.masking.optimizer_steps import Optimizers, OptimizerSteps
-from dst_analyze.masking.threshold_training import ThresholdTraining
+from dst_analyze.masking.training.optimizer_steps import Optimizers, OptimizerSteps
+from dst_analyze.masking.training.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 
 _ATTACHED: weakref.WeakSet[nn.Module] = weakref.WeakSet()

@@ -1,0 +1,1 @@
+"""Thresholds trained beside the optimizer of the weights, and masks attached to a user's model."""
