@@ -23,20 +23,22 @@ from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
-from dst_analyze.report.commands import commands
+from dst_analyze.report.commands import command_again, commands
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
+from dst_analyze.report.markdown import markdown_summary
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.summary import summary_of
 from dst_analyze.report.tables import trial_table, width_table
+from dst_analyze.report.verdict_file import verdict_of
 from dst_analyze.run.config import Json
 from dst_analyze.run.derived import MAKE_AGAIN, damage_of
 from dst_analyze.run.events import Emit, Notice, ignore_event
 from dst_analyze.run.files.atomic_io import as_named, csv_bytes, replace_files
-from dst_analyze.run.files.paths import BASELINES, GRAPH, REPORT, TABLE, TABLES, TRIAL_TABLE, WIDTHS
+from dst_analyze.run.files.paths import BASELINES, GRAPH, REPORT, REPORTED, SUMMARY, TABLE, TRIAL_TABLE, VERDICT, WIDTHS
 from dst_analyze.run.files.safe_read import is_there
 from dst_analyze.run.reader import read_csv, read_json, read_run
 from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
@@ -61,7 +63,7 @@ _MOST_UNFOLDED = 300  # parts of an unfolded picture; larger ones are not readab
 
 
 def write_report(run_folder: Path | str, ranking: Ranking | None = None, listener: Emit = ignore_event) -> Path:
-    """Write report.html and its CSV tables into a run folder.
+    """Write report.html, its CSV tables, verdict.json and summary.md into a run folder.
 
     The model and the data are not needed: everything is read from the run folder.
 
@@ -96,13 +98,21 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None, listene
         page = render(record, ranking, kept).encode("utf-8")
         replace_files(
             record.folder,
-            {name: csv_bytes(table) for name, table in tables.items()},
-            removed=TABLES,
+            {name: csv_bytes(table) for name, table in tables.items()} | _short_forms(record, ranking, kept),
+            removed=REPORTED,
             unsummed={REPORT: page},
         )
     for why in left_out(record, kept):
         listener(Notice(f"left out of the report: {why}"))
     return record.folder / REPORT
+
+
+def _short_forms(record: SweepRecord, ranking: Ranking, kept: KeptSuggestion) -> dict[str, bytes]:
+    """Return the files that say the result in short: verdict.json for programs, summary.md for people."""
+    summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
+    found = verdict_of(record, ranking, summary, kept.plan, kept.proof)
+    text = markdown_summary(found, summary, command_again(record) if record.config.can_be_made_again else "")
+    return {VERDICT: found.as_bytes(), SUMMARY: text.encode()}
 
 
 def left_out(record: SweepRecord, kept: KeptSuggestion) -> list[str]:

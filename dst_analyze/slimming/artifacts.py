@@ -21,6 +21,8 @@ from dst_analyze.run.files.paths import (
     SLIM_SOURCE,
     SLIM_WEIGHTS,
     SUGGESTION,
+    SUMMARY,
+    VERDICT,
     VERIFICATION,
     VERIFIED,
     WIDTHS,
@@ -99,7 +101,7 @@ def write_suggestion(
         here = record is not None and folder.resolve() == record.folder.resolve()
         proof = read_proof(record) if record is not None and here else None
         kept = {VERIFICATION, LATENCY} if proof is not None and proof.plan == plan.sha256 else set()
-        stale = {*SUGGESTION, VERIFICATION, LATENCY, WIDTHS, REPORT} - kept
+        stale = {*SUGGESTION, VERIFICATION, LATENCY, WIDTHS, VERDICT, SUMMARY, REPORT} - kept
         if is_run_folder(folder):
             replace_files(folder, files, removed=stale)
         else:

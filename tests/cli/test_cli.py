@@ -114,7 +114,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
             ".lock", "SHA256SUMS", "changes.csv", "config.json", "graph.json", "groups.csv", "inputs.json",
             "layers.csv",
             "manifest.json", "plan.json", "report.html", "run.toml", "slim_model.py", "slim_model.safetensors",
-            "table.csv", "torch_pruning.json", "trials", "trials.csv", "widths.csv",
+            "summary.md", "table.csv", "torch_pruning.json", "trials", "trials.csv", "verdict.json", "widths.csv",
         ]
     )  # fmt: skip
     assert "dense, seed 0" in done.stderr

@@ -119,7 +119,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path):
     record = made_run(tmp_path / "run", ["conv1", "fc"], graph=chain(["conv1", "fc"]))
     add_plan(record.folder, ["conv1", "fc"])
     write_report(record.folder)
-    names = ("report.html", "table.csv", "trials.csv", "widths.csv")
+    names = ("report.html", "table.csv", "trials.csv", "widths.csv", "verdict.json", "summary.md")
     before = {name: (record.folder / name).read_bytes() for name in names}
     code = f"from dst_analyze.report.page import write_report; write_report({str(record.folder)!r})"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "7"}

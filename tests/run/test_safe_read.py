@@ -174,7 +174,19 @@ def test_so_does_the_report(original, name, mutation):
     before = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
     assert main(["report", str(home / "run")]) in (0, 2)
     after = {file: file.read_bytes() for file in home.rglob("*") if file.is_file()}
-    made = {home / "run" / name for name in ("report.html", "table.csv", "trials.csv", "widths.csv", ".lock", SUMS)}
+    made = {
+        home / "run" / name
+        for name in (
+            "report.html",
+            "table.csv",
+            "trials.csv",
+            "widths.csv",
+            "verdict.json",
+            "summary.md",
+            ".lock",
+            SUMS,
+        )
+    }
     assert {file for file in after if after[file] != before.get(file)} <= made
     assert set(before) <= set(after)
     shutil.rmtree(home)

@@ -62,8 +62,10 @@ def main() -> int:
     what.add_argument("--check", type=Path, metavar="FILE", help="compare with the sums in FILE")
     asked = parser.parse_args()
     started, kept = time.monotonic(), {} if asked.check is None else read_sums(asked.check)
-    with tempfile.TemporaryDirectory(prefix="dst-golden-") as scratch:
-        files = run_sweeps(Path(scratch).resolve())
+    scratch = Path(tempfile.gettempdir()).resolve() / "dst-golden"  # one name: paths in it are part of checksums
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    files = run_sweeps(scratch)
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     print(f"{len(SWEEPS)} sweeps, {len(files)} files, {time.monotonic() - started:.0f} s")
     if asked.write:

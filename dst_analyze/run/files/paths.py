@@ -16,14 +16,16 @@ GRAPH, GROUPS, INPUTS = "graph.json", "groups.csv", "inputs.json"
 """Optional files: a model may have no graph, and inputs that are no tensors."""
 HEADER = (MANIFEST, CONFIG, LAYERS)
 TABLE, TRIAL_TABLE, WIDTHS, REPORT = "table.csv", "trials.csv", "widths.csv", "report.html"
+VERDICT, SUMMARY = "verdict.json", "summary.md"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
 LATENCY = "latency.json"
 """Of the models of a proof: apart from it, as it is never the same twice."""
 SUGGESTION = (PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS)
-TABLES = (TABLE, TRIAL_TABLE, WIDTHS)
-DERIVED = (*TABLES, REPORT, *SUGGESTION, VERIFICATION, LATENCY)
+REPORTED = (TABLE, TRIAL_TABLE, WIDTHS, VERDICT, SUMMARY)
+"""Files that the report is written with, the same for the same run."""
+DERIVED = (*REPORTED, REPORT, *SUGGESTION, VERIFICATION, LATENCY)
 """Files derived from the trials."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """Options of the command line, output of `--tensorboard`, results of `--baselines`."""
