@@ -87,7 +87,7 @@ def test_commands_do_what_they_say(
     """Those that need nothing from elsewhere are run, on a small run; of the others the options are checked."""
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    program, *words = shlex.split(line.partition(">")[0])
+    program, *words = shlex.split(line.partition(" >")[0])
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
