@@ -13,7 +13,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,10 +35,15 @@ if TYPE_CHECKING:
 _SEED = 20200426
 _NOISE = 65_537  # random numbers, repeated as needed: drawing a billion would take longer than the proof
 
-_ATTRIBUTE = "the attribute"
-
 Run = Callable[[Inputs], Any]
-Record = list[tuple[str, Any]]
+
+
+class Observed(NamedTuple):
+    """A value that both forms of a model must share."""
+
+    what: str
+    value: Any
+    is_attribute: bool = False  # set by forward; other differences may follow from it
 
 
 class MismatchError(Exception):
@@ -86,11 +91,10 @@ def prove_equal(
         found = _observe(own, mode, batches, run_graph)
     if len(expected) != len(found):
         raise MismatchError("the graph differs from the modules in what it returns")
-    differing = [what for (what, theirs), (_, ours) in zip(expected, found, strict=True) if theirs != ours]
+    differing = [theirs for theirs, ours in zip(expected, found, strict=True) if theirs != ours]
     if differing:
-        # Name an attribute first: other differences may follow from it, but not the reverse.
-        first = next((what for what in differing if what.startswith(_ATTRIBUTE)), differing[0])
-        raise MismatchError(f"the graph differs from the modules in {first}")
+        first = next((one for one in differing if one.is_attribute), differing[0])
+        raise MismatchError(f"the graph differs from the modules in {first.what}")
     if len(batches) == 1 and not packed.fixed_sizes:  # the model runs at this batch size only
         calls = replace(calls, batch=-1, any_size=False)
     return calls, shape
@@ -114,12 +118,12 @@ def _copy(masked: MaskedModel, mode: Mode, backend: Backend) -> MaskedModel:
     return own
 
 
-def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> Record:
+def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> list[Observed]:
     """Run and train a copy, and return a record of all that is compared.
 
     A batch size that the model refuses is removed from ``batches``.
     """
-    seen: Record = []
+    seen = list[Observed]()
     optimizer = torch.optim.SGD(own.parameters(), lr=0.01)
     for inputs in list(batches):
         first = inputs is batches[0]
@@ -133,23 +137,26 @@ def _observe(own: MaskedModel, mode: Mode, batches: list[Inputs], run: Run) -> R
                 raise
             batches[:] = batches[:1]
             continue
-        seen += [(f"output {at}", _digest(leaf)) for at, leaf in enumerate(results)]
+        seen += [Observed(f"output {at}", _digest(leaf)) for at, leaf in enumerate(results)]
         if mode == "eval" and not first:
             break
         loss = _loss(results)
         optimizer.zero_grad()
         if loss is not None:
             loss.backward()
-        seen += [(f"the gradient of {name}", _digest(p.grad)) for name, p in own.named_parameters()]
-        seen += [(f"the gradient of input {at}", _digest(t.grad)) for at, t in enumerate(leaves.tensors())]
+        seen += [Observed(f"the gradient of {name}", _digest(p.grad)) for name, p in own.named_parameters()]
+        seen += [Observed(f"the gradient of input {at}", _digest(t.grad)) for at, t in enumerate(leaves.tensors())]
         optimizer.step()
     if mode == "eval":  # as in evaluation: torch may use other kernels without gradients
         with torch.no_grad():
             results = tree_leaves(run(batches[0].map(lambda t: t.clone())))
-        seen += [(f"output {at} without gradients", _digest(leaf)) for at, leaf in enumerate(results)]
-    seen += [(f"buffer {name}", _digest(buffer)) for name, buffer in own.model.named_buffers()]
-    seen += [(f"{_ATTRIBUTE} {name}, which forward sets", value) for name, value in _attributes(own.model)]
-    seen.append(("the random numbers it draws", _digest(torch.get_rng_state())))
+        seen += [Observed(f"output {at} without gradients", _digest(leaf)) for at, leaf in enumerate(results)]
+    seen += [Observed(f"buffer {name}", _digest(buffer)) for name, buffer in own.model.named_buffers()]
+    seen += [
+        Observed(f"the attribute {name}, which forward sets", value, is_attribute=True)
+        for name, value in _attributes(own.model)
+    ]
+    seen.append(Observed("the random numbers it draws", _digest(torch.get_rng_state())))
     return seen
 
 

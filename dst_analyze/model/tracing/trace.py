@@ -203,8 +203,7 @@ def trace_model(
     inputs = as_inputs(example_inputs, model)
     # torch's FLOP counter fails on parameters that require gradients, which tracing does not need.
     copy = deep_copy(model).requires_grad_(False)
-    audit, notes = _audited(copy, inputs, model)
-    runs_in_eval = not any(note.startswith(_TRAINING_ONLY) for note in notes)
+    audit, notes, runs_in_eval = _audited(copy, inputs, model)
     macs, uncounted = _macs(copy, inputs, training=not runs_in_eval)
     graph = trace_graph(model, inputs)
     found = _layers(copy, audit, graph, inputs.batch_size)
@@ -267,8 +266,8 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
     return pack_graph(graph.graph_module, model, rung=graph.rung, fixed_sizes=graph.fixed_sizes)
 
 
-def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, list[str]]:
-    """Return the audit of both modes, since some heads exist in training only, and notes."""
+def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, list[str], bool]:
+    """Return the audit of both modes, since some heads exist in training only, notes, and whether eval mode runs."""
     audit, notes, failed = Audit(copy, model), [], None
     with preserved(copy), quiet_inspection():
         copy.eval()
@@ -286,21 +285,18 @@ def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, 
         except Exception as error:  # a batch of one under batch norm, or missing targets: the eval run is enough
             if failed is not None:
                 raise _cannot_run(failed, inputs) from failed
-            notes.append(f"{_EVAL_ONLY}: in training mode the example fails with {headline(error)}")
+            notes.append(f"read in eval mode only: in training mode the example fails with {headline(error)}")
         if failed is not None:
             if not has_annotations(inputs.args):
                 raise _cannot_run(failed, inputs) from failed
-            notes.append(f"{_TRAINING_ONLY}: in eval mode the example fails with {headline(failed)}")
+            notes.append(f"read in training mode only: in eval mode the example fails with {headline(failed)}")
     for name, place in audit.foreign.items():
         raise ModelError(
             f"a copy of the model still reads {name} of the model itself, through a global name or a hidden reference",
             place=place,
             hint="reach layers through self in forward: copies of the model are masked, trained and narrowed",
         )
-    return audit, notes
-
-
-_EVAL_ONLY, _TRAINING_ONLY = "read in eval mode only", "read in training mode only"
+    return audit, notes, failed is None
 
 
 def _macs(copy: nn.Module, inputs: Inputs, *, training: bool) -> tuple[int, tuple[str, ...]]:
