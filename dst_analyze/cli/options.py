@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import complete_model
-from dst_analyze.cli.option_types import alphas, choice, folder, numbers, section
+from dst_analyze.cli.option_types import SeedCount, alphas, choice, folder, numbers, section
 
 
 def _configured(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
@@ -212,7 +212,12 @@ proof_options = section(
         "--verify", is_flag=True, help="Train the slim model and compare it with the dense one and others of its size."
     ),
     click.option(
-        "--verify-seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Seeds per model."
+        "--verify-seeds",
+        type=SeedCount(),
+        default="auto",
+        show_default=True,
+        metavar="N|auto",
+        help="Seeds per model; auto adds seeds until every comparison is decided, up to 10.",
     ),
     click.option(
         "--baselines",
