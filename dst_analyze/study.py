@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch import nn
@@ -31,12 +31,14 @@ from dst_analyze.run.events import (
     ignore_event,
 )
 from dst_analyze.run.files.paths import is_blank
+from dst_analyze.run.header import RunHeader
 from dst_analyze.run.reader import FolderStatus, read_header, read_layers, read_run
 from dst_analyze.run.record import DataSummary, Manifest, SweepRecord
-from dst_analyze.run.writer import RunFolder, RunHeader, check_free, open_run
+from dst_analyze.run.writer import RunFolder, check_free, open_run
 from dst_analyze.sweep.planning.description.header import header_of
 from dst_analyze.sweep.planning.description.summaries import used_versions
 from dst_analyze.sweep.planning.loop_plan import OWN_LOOP, plan_loop
+from dst_analyze.sweep.planning.options import MaskingOptions
 from dst_analyze.sweep.training.own_loop.loop import LoopMeter
 from dst_analyze.sweep.training.own_loop.loop_trial import (
     LoopTrial,
@@ -54,21 +56,6 @@ if TYPE_CHECKING:
 
 _ITERATING: weakref.WeakValueDictionary[str, Generator[StudyTrial, None, None]] = weakref.WeakValueDictionary()
 """By run folder: a loop that was broken off in a notebook lives on in its traceback, and would hold the folder."""
-
-
-class StudyOptions(TypedDict, total=False):
-    """What a study may be asked for, beside its alphas and seeds; as in `run_sweep`."""
-
-    alpha_scale: float | None
-    target_remaining: Sequence[float]
-    include: Sequence[str]
-    exclude: Sequence[str]
-    threshold: Literal["vector", "scalar", "matrix"]
-    estimator: Literal["long-tail", "clipped"]
-    backend: Literal["auto", "eager", "compiled"]
-    threshold_clock: float | None
-    threshold_scale: Literal["layer", "one"] | None
-    on_collapse: Literal["hold", "reset"] | None
 
 
 class StudyTrial(LoopTrial):
@@ -222,7 +209,7 @@ class Study:
         name: str = "",
         force: bool = False,
         listener: Emit = ignore_event,
-        **options: Unpack[StudyOptions],
+        **options: Unpack[MaskingOptions],
     ) -> None:
         known = {"warm_up": 0} if warm_up is False else {}
         given: dict[str, Any] = {**options, **known, "alphas": alphas, "seeds": seeds}

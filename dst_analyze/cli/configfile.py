@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM, closest, new_spelling
-from dst_analyze.cli.options import LISTS_OF_NUMBERS, section_of
+from dst_analyze.cli.option_types import LISTS_OF_NUMBERS, section_of
 from dst_analyze.errors import OptionError
 from dst_analyze.run.events import Emit, Event, SweepStarted
 from dst_analyze.run.files.atomic_io import write_text

@@ -2,59 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dst_analyze.cli.default_group import complete_model
-
-Decorated = Callable[..., Any]
-Decorator = Callable[[Decorated], Decorated]
-
-_SECTION = "dst_section"
-
-
-class Sectioned(click.Command):
-    """A command whose help groups options by section."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            shown = parameter.get_help_record(ctx)
-            if shown is not None and isinstance(parameter, click.Option):
-                sections.setdefault(section_of(parameter), []).append(shown)
-        for title, rows in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-
-def section(title: str, *options: Decorator) -> Decorator:
-    """Return one decorator for several options, in the given order, under one title in the help."""
-
-    def decorate(command: Decorated) -> Decorated:
-        for option in reversed(options):
-            command = option(command)
-            setattr(command.__click_params__[-1], _SECTION, title)  # type: ignore[attr-defined]
-        return command
-
-    return decorate
-
-
-def section_of(parameter: click.Parameter) -> str:
-    """Return the title under which the help shows an option."""
-    return getattr(parameter, _SECTION, "Options")
-
-
-def choice(name: str, *values: str, text: str) -> Decorator:
-    """Return an option with fixed values, of which the first is the default."""
-    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
-
-
-def folder(name: str, text: str) -> Decorator:
-    """Return an option that takes a folder."""
-    return click.option(name, type=click.Path(path_type=Path), metavar="DIR", help=text)
+from dst_analyze.cli.option_types import alphas, choice, folder, numbers, section
 
 
 def _configured(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
@@ -64,23 +18,6 @@ def _configured(ctx: click.Context, param: click.Parameter, value: Path | None) 
 
         ctx.default_map = read_options(value, ctx.command)
 
-
-def _alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
-    return value if value == "auto" else _numbers(ctx, param, value)
-
-
-def _numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
-    """Return numbers separated by commas; `SweepConfig` checks their values."""
-    if value is None:
-        return None
-    try:
-        return tuple(float(part) for part in value.split(","))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
-
-
-LISTS_OF_NUMBERS = (_alphas, _numbers)
-"""Callbacks of options that take a list of numbers."""
 
 debug_option = click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
@@ -128,7 +65,7 @@ sweep_options = section(
     "Sweep",
     click.option(
         "--alphas",
-        callback=_alphas,
+        callback=alphas,
         metavar="A,B,...",
         help="Strengths of pruning, a trial for each; auto searches alphas that leave about 80, 30 and 10 % of the "
         "weights.  "
@@ -143,7 +80,7 @@ sweep_options = section(
     ),
     click.option(
         "--target-remaining",
-        callback=_numbers,
+        callback=numbers,
         metavar="R,S,...",
         help="Search alphas that leave these shares of the weights, such as 0.5,0.2; the search starts at --alphas.",
     ),

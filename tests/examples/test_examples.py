@@ -12,9 +12,10 @@ import torch
 
 from dst_analyze.analysis import analyze
 from dst_analyze.cli.main import commands, main
+from dst_analyze.cli.model_args import parse_model_args
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading.bundled import import_example, names
-from dst_analyze.model.loading.load import load_model, parse_model_args
+from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.loading.torchvision_compat import make_importable
 from dst_analyze.run.reader import read_run
 from dst_analyze.sweep.run_sweep import run_sweep

@@ -10,7 +10,7 @@ import pytest
 
 from dst_analyze import analyze, run_sweep, verify_plan
 from dst_analyze.cli.main import commands
-from dst_analyze.cli.options import section_of
+from dst_analyze.cli.option_types import section_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.sweep.planning.options import SweepOptions, TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_sweep, plan_task

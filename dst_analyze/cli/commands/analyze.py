@@ -14,8 +14,8 @@ import click
 
 from dst_analyze.cli.browser import open_in_browser
 from dst_analyze.cli.default_group import DEFAULT
+from dst_analyze.cli.option_types import Sectioned
 from dst_analyze.cli.options import (
-    Sectioned,
     data_options,
     machine_options,
     model_options,
@@ -85,8 +85,8 @@ def analyze(
         click.echo(as_toml(ctx.command, ctx.params), nl=False)
         return 0
     from dst_analyze.baselines.values import methods_of
+    from dst_analyze.cli.model_args import parse_model_args
     from dst_analyze.cli.terminal import console
-    from dst_analyze.model.loading.load import parse_model_args
     from dst_analyze.run.events import broadcast, ignore_event
     from dst_analyze.run.progress import JsonLines, Lines
     from dst_analyze.slimming.planning.budget import check_asked

@@ -29,8 +29,8 @@ def inspect(
     """
     from dst_analyze.cli.inspection import as_json as described
     from dst_analyze.cli.inspection import inspect_model, masked_form
+    from dst_analyze.cli.model_args import parse_model_args
     from dst_analyze.cli.terminal import console, escape_control, inspection_notes, layer_table, show
-    from dst_analyze.model.loading.load import parse_model_args
 
     arguments = parse_model_args(model_args)
     loaded, traced = inspect_model(model, arguments, include, exclude)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from dst_analyze.cli.options import choice, debug_option
+from dst_analyze.cli.option_types import choice
+from dst_analyze.cli.options import debug_option
 
 CONDITION_TRUE = 3
 """The exit code of `--fail-if`, as 1 and 2 are for jobs and inputs that failed."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from dst_analyze.cli.browser import open_in_browser
-from dst_analyze.cli.options import choice, debug_option, folder, open_option, run_argument
+from dst_analyze.cli.option_types import choice, folder
+from dst_analyze.cli.options import debug_option, open_option, run_argument
 
 
 @click.command()

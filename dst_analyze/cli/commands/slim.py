@@ -11,15 +11,8 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM
-from dst_analyze.cli.options import (
-    data_root_option,
-    debug_option,
-    folder,
-    run_argument,
-    slim_asked,
-    slim_options,
-    trust_option,
-)
+from dst_analyze.cli.option_types import folder
+from dst_analyze.cli.options import data_root_option, debug_option, run_argument, slim_asked, slim_options, trust_option
 
 
 @click.command()

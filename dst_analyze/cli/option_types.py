@@ -1,0 +1,73 @@
+"""Kinds of options, and the sections of a command's help that they stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorated = Callable[..., Any]
+Decorator = Callable[[Decorated], Decorated]
+
+_SECTION = "dst_section"
+
+
+class Sectioned(click.Command):
+    """A command whose help groups options by section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            shown = parameter.get_help_record(ctx)
+            if shown is not None and isinstance(parameter, click.Option):
+                sections.setdefault(section_of(parameter), []).append(shown)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def section(title: str, *options: Decorator) -> Decorator:
+    """Return one decorator for several options, in the given order, under one title in the help."""
+
+    def decorate(command: Decorated) -> Decorated:
+        for option in reversed(options):
+            command = option(command)
+            setattr(command.__click_params__[-1], _SECTION, title)  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def section_of(parameter: click.Parameter) -> str:
+    """Return the title under which the help shows an option."""
+    return getattr(parameter, _SECTION, "Options")
+
+
+def choice(name: str, *values: str, text: str) -> Decorator:
+    """Return an option with fixed values, of which the first is the default."""
+    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+
+
+def folder(name: str, text: str) -> Decorator:
+    """Return an option that takes a folder."""
+    return click.option(name, type=click.Path(path_type=Path), metavar="DIR", help=text)
+
+
+def alphas(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | str | None:
+    return value if value == "auto" else numbers(ctx, param, value)
+
+
+def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...] | None:
+    """Return numbers separated by commas; `SweepConfig` checks their values."""
+    if value is None:
+        return None
+    try:
+        return tuple(float(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
+
+
+LISTS_OF_NUMBERS = (alphas, numbers)
+"""Callbacks of options that take a list of numbers."""
