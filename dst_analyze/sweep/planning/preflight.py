@@ -238,9 +238,10 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
             masked.zero_grad()
             with task.device.precision():
                 _, loss = objective.step(masked, batch)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss * task.device.loss_scale)
             if masked.thresholds.grad is not None:
-                squares += (masked.thresholds.grad.double().square() - squares) / number
+                gradient = masked.thresholds.grad.double() / task.device.loss_scale
+                squares += (gradient.square() - squares) / number
     return gradient_size(masked, squares)
 
 
