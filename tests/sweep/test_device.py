@@ -91,7 +91,6 @@ def trained(
         "threshold_scale": "layer",
         "on_collapse": on_collapse,
         "form": "modules",
-        "backend": "eager",
     }
     masked = mask_model(net(), torch.rand(2, 1, 8, 8), backend="eager", **how)
     masked.to(device.name)
