@@ -94,6 +94,7 @@ class Task:
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
     own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
+    gpu_memory: int = 0  # bytes of a trial on a GPU, measured in the preflight
     runs_as: str = ""  # the form that trials are trained in, and why; set by the preflight
 
     def effective_alpha(self, key: TrialKey) -> float:
