@@ -216,10 +216,11 @@ def test_small_gradients_survive_in_float16() -> None:
         assert (moved > 1e-7) == scaled
 
 
-def test_a_fused_step_is_left_out_on_the_device() -> None:
+def test_a_fused_step_is_left_out_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thresholds and their optimizer stay as they are in a step that the gradient scaler leaves out."""
     found = []
     for fused in (True, False):
+        monkeypatch.setattr("dst_analyze.masking.training.threshold_training.on_host", lambda t, f=fused: not f)
         torch.manual_seed(0)
         masked = mask_model(net(), torch.rand(2, 1, 8, 8), form="modules", backend="eager").train()
         optimizer = torch.optim.SGD(masked.model.parameters(), lr=0.05, momentum=0.9, fused=fused)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.masking.masks import on_host
 
 LARGEST_SHARE = 0.02
 """How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
@@ -93,7 +94,8 @@ class ThresholdTraining:
     def _skips_on_device(self, optimizer: torch.optim.Optimizer) -> bool:
         """True if both optimizers leave out a step by what a tensor says, without waiting for it."""
         fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
-        return fused and getattr(optimizer, "found_inf", None) is not None
+        told = getattr(optimizer, "found_inf", None) is not None
+        return fused and told and not on_host(self.masked.thresholds)
 
     def _prepared(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
         """The options of the thresholds' optimizer, and those of the weights' that they follow."""
