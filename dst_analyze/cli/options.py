@@ -176,7 +176,8 @@ worker_options = section(
 machine_options = section(
     "Machine",
     choice("--device", "auto", "cpu", "cuda", "mps", text="Device to train on."),
-    click.option("--amp", is_flag=True, help="Compute matmuls and convolutions in bfloat16."),
+    click.option("--amp", is_flag=True, help="Compute matmuls and convolutions in half precision."),
+    choice("--amp-dtype", "bfloat16", "float16", text="Half precision of --amp; float16 scales gradients."),
 )
 
 slim_options = section(
