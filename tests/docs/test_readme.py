@@ -19,7 +19,7 @@ from dst_analyze.cli.main import commands, main
 from dst_analyze.model.loading.load import load_model
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"python", "console", "text", "toml"}  # `text` is a picture of something, not something to run
 TINY = ["--steps", "20", "--alphas", "1e-2,3e-2", "--jobs", "1", "--quiet", "--force"]
 
