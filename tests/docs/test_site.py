@@ -51,7 +51,7 @@ def test_every_page_of_docs_is_there_and_in_the_navigation(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").as_posix()
         assert (site / name).with_suffix(".html").exists()
-        assert f": {name}\n" in menu, f"{name} has no place in mkdocs.yml"
+        assert re.search(rf"[-:] {re.escape(name)}\n", menu), f"{name} has no place in mkdocs.yml"
 
 
 def test_tutorials_show_the_notebooks_with_their_pictures(site: Path) -> None:
