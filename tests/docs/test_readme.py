@@ -50,7 +50,7 @@ OPTIONS_FILE = next(block for block in blocks("toml") if block.page.name == "com
 COMMANDS = [
     (block, line.partition("#")[0].strip())
     for block in blocks("console")
-    for line in block.text.splitlines()
+    for line in re.sub(r" *\\\n *", " ", block.text).splitlines()
     if line.strip()
 ]
 
