@@ -25,7 +25,7 @@ from dst_analyze.cli.option_types import section_of
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"\[([^\]\[]*)\](\(|: )([^)\s#]+)(#[^)\s]*)?(\)?)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -54,7 +54,7 @@ def _relinked(markdown: str, folder: Path, name: str) -> str:
     """
 
     def replaced(found: re.Match[str]) -> str:
-        text, target, anchor = found[1], found[2], found[3] or ""
+        text, opening, target, anchor, closing = found[1], found[2], found[3], found[4] or "", found[5]
         if ":" in target:
             return found[0]
         path = Path(os.path.normpath(folder / target))
@@ -70,7 +70,7 @@ def _relinked(markdown: str, folder: Path, name: str) -> str:
             return text
         else:
             return found[0]  # a picture of a notebook, or a mistake that mkdocs will tell
-        return f"[{text}]({relpath(target, Path(name).parent.as_posix())}{anchor})"
+        return f"[{text}]{opening}{relpath(target, Path(name).parent.as_posix())}{anchor}{closing}"
 
     return LINK.sub(replaced, markdown)
 

@@ -66,8 +66,8 @@ def test_python_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the README's model file, weights for it, a run of it, and a slimmer architecture from that run."""
-    folder = tmp_path_factory.mktemp("readme")
+    """A folder with the model file of docs, weights for it, a run of it, and a slimmer architecture from that run."""
+    folder = tmp_path_factory.mktemp("docs")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)
     (folder / "run.toml").write_text(OPTIONS_FILE.text)
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def options_of(command: click.Command) -> list[str]:
 
 def test_every_link_to_a_file_leads_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        for target in re.findall(r"\](?:\(|: )([^)\s]+)", page.read_text()):
             if not target.startswith("http"):
                 path, _, anchor = target.partition("#")
                 there = page.parent / path if path else page
