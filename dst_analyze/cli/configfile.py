@@ -105,7 +105,7 @@ def _meant(key: str, known: Collection[str]) -> str:
     if name in RETIRED:
         return RETIRED[name]
     near = closest(name, known)
-    return f"did you mean {near}?" if near else f"`{PROGRAM} --help` lists the options"
+    return f"did you mean {near}?" if near else f"`{PROGRAM} --help-all` lists the options"
 
 
 def _is_number(value: Any) -> bool:

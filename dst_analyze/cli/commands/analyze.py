@@ -16,6 +16,7 @@ from dst_analyze.cli.browser import open_in_browser
 from dst_analyze.cli.default_group import DEFAULT
 from dst_analyze.cli.option_types import Sectioned
 from dst_analyze.cli.options import (
+    COMMON,
     data_options,
     machine_options,
     model_options,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from dst_analyze.sweep.planning.plan import Plan
 
 
-@click.command(DEFAULT, cls=Sectioned, hidden=True, add_help_option=False)
+@click.command(DEFAULT, cls=Sectioned, common=COMMON, hidden=True, add_help_option=False)
 @model_options
 @data_options
 @sweep_options

@@ -14,7 +14,7 @@ from dst_analyze.cli.options import data_root_option, debug_option, run_argument
 from dst_analyze.sweep.engines import forkserver
 
 
-@click.command()
+@click.command(short_help="Train a run's slim model against others of its size.")
 @run_argument
 @click.option(
     "--seeds",
