@@ -91,7 +91,7 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     ]
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
-    unit = "accuracy %" if kind == "accuracy" else "loss"
+    unit = "accuracy %" if kind == "accuracy" else kind
     shorter = record.manifest.reference == "warm-up" and record.manifest.warm_up
     dense = "dense, trained half as long" if shorter else "dense"
     names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
@@ -177,7 +177,7 @@ def verification_table(found: Verification, width: int) -> Table:
                 "–" if math.isnan(row.latency_ms) else f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
             ]
         )  # fmt: skip
-    unit = "accuracy %" if found.score == "accuracy" else "loss"
+    unit = "accuracy %" if found.score == "accuracy" else found.score
     heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
     return _table("model", heads, [entry.name for entry in found.entries], rows, width)
 

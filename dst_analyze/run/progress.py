@@ -285,6 +285,8 @@ def _figures(loss: float | None, remaining: float | None, score: float | None, k
     parts = [] if loss is None else [f"loss {loss:.3g}"]
     if score is not None and kind == "accuracy":
         parts.append(f"accuracy {score:.1%}")
+    if score is not None and kind == "score":
+        parts.append(f"score {score:.4g}")
     if remaining is not None:
         parts.append(f"{remaining:.1%} remain")
     return ", ".join(parts)

@@ -18,6 +18,7 @@ from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.derived import values_sha256
 from dst_analyze.run.files.paths import LATENCY, VERIFICATION
 from dst_analyze.run.reader import read_json
+from dst_analyze.run.record import ScoreKind
 from dst_analyze.text import short
 
 SLIM, DENSE = "slim", "dense"
@@ -80,7 +81,7 @@ class Verification(Json):
 
     Attributes:
         entries: The models with their costs and scores.
-        score: What the scores are: "accuracy" or "loss".
+        score: What the scores are: "accuracy", "loss" or another "score", of which higher is better.
         steps: Training steps of each model.
         seeds: The seeds that each model was trained with.
 
@@ -97,7 +98,7 @@ class Verification(Json):
     """
 
     schema_version: Literal[1] = 1
-    score: Literal["accuracy", "loss"]
+    score: ScoreKind
     steps: Size
     seeds: tuple[Count, ...] = Field(min_length=1)
     entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
@@ -153,7 +154,7 @@ class Verification(Json):
         return pd.DataFrame(rows, columns=columns)
 
     def _repr_html_(self) -> str:
-        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, "loss")
+        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, self.score)
         rows = [
             (
                 row.contender,
@@ -170,7 +171,7 @@ class Verification(Json):
 
     def lead(self, other: str) -> tuple[float, float, float]:
         """Return the mean lead of the slim model over another (positive: better), and its 95 % interval."""
-        sign = 1 if self.score == "accuracy" else -1
+        sign = -1 if self.score == "loss" else 1
         pairs = zip(self.entry(SLIM).scores, self.entry(other).scores, strict=True)
         leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
         # Rounded, so that leads that cancel out over seeds give 0 and not 1e-17.
@@ -207,7 +208,7 @@ class Verification(Json):
             return f"It is better than {what} by {margin} ({between})."
         if standing == "worse":
             return f"It is worse than {what} by {margin} ({between}): do not follow it."
-        apart = ("below", "above") if self.score == "accuracy" else ("more loss", "less loss")
+        apart = ("more loss", "less loss") if self.score == "loss" else ("below", "above")
         return f"It is not shown to be better than {what}: {margin} {apart[ahead]} ({between})."
 
 

@@ -193,7 +193,7 @@ def verify_task_plan(
     with torch_threads(task.threads):
         costs = dict(zip((c.name for c in found), _costs(task, coupling, found), strict=True))
     return Verification(
-        score="accuracy" if task.accuracy else "loss",
+        score=task.score,
         steps=task.steps,
         seeds=tuple(range(seeds)),
         entries=tuple(
