@@ -50,6 +50,11 @@ class StudyState:
         made = self.manifest
         return None if made is None else Pace(made.steps, made.clock, made.unit)
 
+    def start_of(self, trial: LoopTrial) -> bytes | None:
+        """Return the trained weights that a trial starts from; None if it starts untrained."""
+        warmed = self.manifest is not None and self.manifest.warm_up > 0 and trial.role in ("reference", "masked")
+        return self.warm.get(trial.seed) if warmed else None
+
     def trace(self, model: nn.Module, example_inputs: Any) -> TracedModel:
         """Return the model's trace; models built alike are traced once."""
         known = self.traced
@@ -121,12 +126,11 @@ class StudyTrial(LoopTrial):
         share_weights(traced.model)
         if self.role == "first":
             state.untrained = untrained_weights(traced)
-        start = state.warm.get(self.seed) if self.role in ("reference", "masked") else None
         return self.start(
             traced,
             state.config,
             state.pace,
-            weights=start,
+            weights=state.start_of(self),
             optimizers=optimizer,
             methods=methods,
             written=write_zeros,

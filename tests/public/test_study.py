@@ -133,19 +133,23 @@ def test_rank_slim_report_and_compare_take_its_folder(tmp_path):
     assert "only its program can rebuild" in refused.stderr
 
 
-def test_it_goes_on_where_it_was_left(tmp_path):
-    study = dst.Study(tmp_path / "run", ALPHAS)
-    for number, trial in enumerate(study):
-        if number == 3:
+@pytest.mark.parametrize(
+    ("warm_up", "left"), [(None, [("warm-up", 0, None), ("masked", 0, 1e-5)]), (False, [("masked", 0, 1e-5)])]
+)
+def test_it_goes_on_where_it_was_left(tmp_path, warm_up, left):
+    study = dst.Study(tmp_path / "run", ALPHAS, warm_up=warm_up)
+    for trial in study:
+        if trial.alpha == 1e-5:
             break  # as if the process had been stopped
         model = net()
         with trial.attach(model, X[:2]):
             train(model, trial.seed)
         trial.tell(accuracy(model))
-    again = dst.Study(tmp_path / "run", ALPHAS)
-    assert run_all(again) == [("warm-up", 0, None), ("masked", 0, 1e-5)]
-    whole = dst.Study(tmp_path / "whole", ALPHAS)
+    again = dst.Study(tmp_path / "run", ALPHAS, warm_up=warm_up)
+    assert run_all(again) == left
+    whole = dst.Study(tmp_path / "whole", ALPHAS, warm_up=warm_up)
     run_all(whole)
+    assert again.record.trials == whole.record.trials
     assert again.ranking.table.equals(whole.ranking.table)
     assert again.report(net(), X[:2]).exists()
 
@@ -286,6 +290,47 @@ def test_a_folder_of_a_sweep_is_no_study(tmp_path):
     dst.run_sweep(net(), (X, Y), alphas=ALPHAS, steps=5, device="cpu", out=tmp_path / "run", jobs=1)
     with pytest.raises(FolderError, match="another run"):
         dst.Study(tmp_path / "run", ALPHAS)
+
+
+def test_its_suggestion_is_proven_by_a_loop_of_the_users(tmp_path):
+    study = dst.Study(tmp_path / "run", ALPHAS, warm_up=False)
+    with pytest.raises(OptionError, match="does not know the model"):
+        run_all(dst.Study(tmp_path / "run", ALPHAS, warm_up=False))
+        study.verify(train, accuracy)
+    proof = study.verify(lambda model: train(model, 0), accuracy, model=net(), example_inputs=X[:2], seeds=1)
+    assert proof.score == "accuracy"
+    assert {entry.name for entry in proof.entries} >= {"dense", "slim", "uniform", "random", "fan-in"}
+    assert all(entry.scores[0] > 0.4 for entry in proof.entries)
+    assert proof.entry("slim").params < proof.entry("dense").params
+    assert (tmp_path / "run" / "verification.json").exists()
+    assert "Trained from scratch" in (tmp_path / "run" / "report.html").read_text()
+    with pytest.raises(OptionError, match="this score is a loss, and the sweep's others are a share"):
+        study.verify(lambda model: train(model, 1), lambda model: {"score": 1.0, "higher_is_better": False}, seeds=2)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_scores_may_be_any_number(tmp_path, seeds):
+    """Points of 100: the first is no share, so a later one below 1 is none either."""
+    study = dst.Study(tmp_path / "run", ALPHAS, seeds=seeds, warm_up=False)
+    points = {None: 71.0, 1e-6: 70.5, 1e-5: 0.4}
+    for trial in study:
+        trained(trial)
+        trial.tell(points[trial.alpha] + trial.seed)
+    assert study.record.manifest.data.score == "score"
+    spare = study.ranking.table["spare"]
+    said = " ".join(study.ranking.notes)
+    if seeds == 1:
+        assert spare.isna().all()
+        assert "Spare: not known, as one seed does not show how much this score varies" in said
+    else:
+        assert spare.notna().all()
+        assert "Spare: the weights pruned at alpha 1e-6, the strongest alpha at no measurable loss of score" in said
+        assert study.ranking.table["spare_words"].str.contains("at a score lower by 70").any()
+    assert "score" in study.report().read_text()
+    shown = subprocess.run(
+        [sys.executable, "-m", "dst_analyze", "rank", tmp_path / "run"], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
 
 
 def test_two_processes_on_one_study(tmp_path):
