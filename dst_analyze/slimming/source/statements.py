@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch.nn import functional as F
 
+from dst_analyze.slimming.conditions import Branch, Condition, choose
 from dst_analyze.slimming.source.constructors import Imports
 from dst_analyze.slimming.source.literals import (
     SourceError,
@@ -53,10 +54,24 @@ _INDENT = " " * 8
 
 def forward_lines(slim: fx.GraphModule, imports: Imports) -> list[str]:
     """Return the lines of the forward method, with its signature."""
-    writer = _Writer(slim, imports)
-    lines = [line for node in slim.graph.nodes for line in writer.statement(node)]
-    arguments = ", ".join(f"{writer.names[node]}: torch.Tensor" for node in writer.placeholders)
-    return [f"    def forward(self, {arguments}):", *lines]
+    lines = _method_lines("forward", slim, slim, imports)
+    for name, part in slim.named_children():
+        if isinstance(part, Branch):
+            lines += ["", *_method_lines(name, part.part, slim, imports)]
+    return lines
+
+
+def _method_lines(name: str, part: fx.GraphModule, slim: fx.GraphModule, imports: Imports) -> list[str]:
+    writer = _Writer(part.graph, slim, imports)
+    lines = [line for node in part.graph.nodes for line in writer.statement(node)]
+    arguments = "".join(f", {writer.names[node]}{_annotation(node)}" for node in writer.placeholders)
+    return [f"    {wrapped(f'def {name}(self{arguments})', '    ', 1)}:", *lines]
+
+
+def _annotation(node: fx.Node) -> str:
+    if node.args:
+        return ": torch.Tensor | None = None"
+    return ": torch.Tensor" if node.meta.get("is_tensor", True) else ""
 
 
 def _short_name(node: fx.Node) -> str:
@@ -77,20 +92,25 @@ def _module_of(target: Any) -> str:
     return next((home for home, m in homes.items() if is_plain(name) and getattr(m, name, None) is target), "")
 
 
+def _is_choice(node: fx.Node) -> bool:
+    """Return True for a choice of two plain values, which is written where it is used."""
+    return node.target is choose and not any(isinstance(arg, fx.Node) for arg in node.args[2:])
+
+
 class _Writer:
-    def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
+    def __init__(self, graph: fx.Graph, slim: fx.GraphModule, imports: Imports) -> None:
         self._slim, self._imports = slim, imports
-        self.placeholders = [node for node in slim.graph.nodes if node.op == "placeholder"]
+        self.placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         self.names: dict[fx.Node, str] = {}
-        self._last = {arg: node for node in slim.graph.nodes for arg in node.all_input_nodes}
+        self._last = {arg: node for node in graph.nodes for arg in node.all_input_nodes}
         self._live: set[str] = set()
-        functions = [node.target for node in slim.graph.nodes if node.op == "call_function"]
+        functions = [node.target for node in graph.nodes if node.op == "call_function"]
         self._imported = {str(getattr(target, "__name__", "")) for target in functions if not _module_of(target)}
         for node in self.placeholders:
             self.names[node] = self._new_name(str(node.target))
 
     def statement(self, node: fx.Node) -> list[str]:
-        if node.op in ("placeholder", "get_attr"):
+        if node.op in ("placeholder", "get_attr") or _is_choice(node):
             return []
         if node.op == "output":
             return [_INDENT + wrapped(f"return {self._value(node.args[0])}", _INDENT)]
@@ -121,6 +141,11 @@ class _Writer:
 
     def _expression(self, node: fx.Node) -> str:
         if node.op == "call_module":
+            called = self._slim.get_submodule(str(node.target))
+            if isinstance(called, Branch):
+                test, otherwise, *given = node.args
+                call = f"self.{node.target}({self._arguments(given, {})})"
+                return self._chosen(called.condition, test, call, self._value(otherwise))
             return f"{attribute('self', str(node.target), self._slim)}({self._arguments(node.args, node.kwargs)})"
         if node.op == "call_method":
             method = str(node.target)
@@ -131,6 +156,9 @@ class _Writer:
 
     def _function(self, node: fx.Node) -> str:
         target, args = node.target, node.args
+        if target is choose:
+            then, otherwise = (self._value(arg) for arg in args[2:])
+            return self._chosen(Condition[str(args[0])], args[1], then, otherwise)
         if target in _INFIX and len(args) == 2 and not node.kwargs:
             return f"{self._operand(args[0])} {_INFIX[target]} {self._operand(args[1])}"
         if target in _IN_PLACE:
@@ -144,6 +172,9 @@ class _Writer:
         if target is getattr and isinstance(args[1], str) and is_plain(args[1]) and len(args) == 2:
             return f"{self._operand(args[0])}.{args[1]}"
         return f"{self._called(target)}({self._arguments(args, node.kwargs)})"  # type: ignore[arg-type]
+
+    def _chosen(self, condition: Condition, test: Any, then: str, otherwise: str) -> str:
+        return f"{then} if {condition.value.format(self._value(test))} else {otherwise}"
 
     def _called(self, target: Callable[..., Any]) -> str:
         """Return the expression that names a function in the file; adds an import if needed."""
@@ -168,7 +199,8 @@ class _Writer:
 
     def _operand(self, value: Any) -> str:
         text = self._value(value)
-        return f"({text})" if text.startswith("-") else text
+        choice = isinstance(value, fx.Node) and _is_choice(value)
+        return f"({text})" if text.startswith("-") or choice else text
 
     def _index(self, index: Any) -> str:
         if isinstance(index, tuple) and index:
@@ -187,7 +219,7 @@ class _Writer:
                 return (
                     "self.training" if value.target == "training" else attribute("self", str(value.target), self._slim)
                 )
-            return self.names[value]
+            return self._function(value) if _is_choice(value) else self.names[value]
         if isinstance(value, tuple | list | dict | slice):
             return collection(value, self._value)
         return literal(value)

@@ -18,7 +18,9 @@ from torch import fx, nn
 
 from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.slimming.attention import HeadAttention
+from dst_analyze.slimming.conditions import Branch
 from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports, construct
+from dst_analyze.slimming.source.example_inputs import example_lines
 from dst_analyze.slimming.source.literals import attribute, identifier, is_listed, is_plain, literal, wrapped
 from dst_analyze.slimming.source.statements import forward_lines
 
@@ -89,7 +91,7 @@ def source_of_model(slim: fx.GraphModule) -> str:
     ]
     functional = any("F." in line for line in (*body, *helpers))
     top = [*heading, "", *imports.standard(), "", *imports.lines(functional), "", f"WEIGHTS = {_WEIGHTS}"]
-    parts = ["\n".join(top), *helpers, "\n".join(own), _builder(slim, name), _example(slim)]
+    parts = ["\n".join(top), *helpers, "\n".join(own), _builder(slim, name), example_lines(slim)]
     return "\n\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -114,6 +116,8 @@ class _Layers:
         indent = _INDENT * 2
         lines: list[str] = []
         for name, value in _children(self._slim):
+            if isinstance(value, Branch):  # a method
+                continue
             if is_plain(name):
                 lines += self._part(f"self.{name} = ", value, "", name, indent)
             else:
@@ -236,29 +240,3 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
             "        model.get_parameter(name).requires_grad_(False)",
         ]
     return "\n".join([*lines, "    return model"])
-
-
-_FEW = 16  # the most numbers of an integer input that are written out, such as sequence lengths
-
-
-def _input_expression(tensor: torch.Tensor) -> str:
-    shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
-    if tensor.is_floating_point():
-        return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
-    if tensor.numel() > _FEW or tensor.is_meta or tensor.is_complex() or not tensor.any():
-        return f"torch.zeros({shape}{dtype})"
-    return f"torch.tensor({literal(tensor.tolist())}{dtype})"
-
-
-def _example(slim: fx.GraphModule) -> str:
-    """Return ``example_inputs()`` with inputs of the example's shapes: noise, or the example's own few integers."""
-    tensors = slim.meta.get("inputs")
-    if not tensors:
-        return ""
-    made = [_input_expression(tensor) for tensor in tensors]
-    return "\n".join(
-        [
-            "def example_inputs() -> tuple[torch.Tensor, ...]:",
-            wrapped(f"    return ({', '.join(made)}{',' * (len(made) == 1)})", "    "),
-        ]
-    )
