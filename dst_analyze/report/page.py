@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_method_comparison
+from dst_analyze.errors import FolderError
 from dst_analyze.ranking.formats.serialize import agreement, rank_text, signed
 from dst_analyze.ranking.formats.table import by_reason, export_table
 from dst_analyze.ranking.length_evidence import length_caveat
@@ -308,10 +309,19 @@ def _changes(path: Path | None) -> list[str]:
     """Return the source lines that a plan changes, with the old code as a comment."""
     if path is None:
         return []
-    table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
-    lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
-    wide = max((len(name) for name, _, _ in lines), default=0)
-    return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+    try:
+        table = as_named(read_csv(path, ("layer", "before", "after", "line", "place", "remark"), numbers=()), ["layer"])
+    except FolderError:  # of an older version
+        table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
+        lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
+        wide = max((len(name) for name, _, _ in lines), default=0)
+        return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+    found = []
+    for row in table.sort_values("place", kind="stable").itertuples(index=False):
+        where = f"{row.place}, for {shown_name(row.layer)}" if row.place else shown_name(row.layer)
+        found.append(f"# {where}: {row.remark}" if row.remark else f"# {where}")
+        found.append(f"{row.line or row.after}  # was {row.before}")
+    return found
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:

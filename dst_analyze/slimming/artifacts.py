@@ -88,7 +88,7 @@ def write_suggestion(
     plan = plan if record is None else plan.model_copy(update={"sweep": record.sha256})
     files = {
         PLAN: plan.as_bytes(),
-        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer"])),
+        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer", "line", "place", "remark"])),
         RATIOS: f"{json.dumps(pruning_ratios(plan), indent=1)}\n".encode(),
     }
     no_source = ""
