@@ -120,10 +120,28 @@ class _Search:
             found = Variants(value)
             if value is None or self._differs(found, [(self._inputs, False)]):
                 return Variants()  # the graph holds for other values only
+            self._note_unread()
             found = self._with_training(found)
             for name, without in _optional(self._model, self._inputs, self._base):
                 found = self._without(found, name, without)
         return replace(found, notes=tuple(self._notes))
+
+    def _note_unread(self) -> None:
+        """Note masks that the graph does not read since the example's has no effect, where the model reads others."""
+        places = [node for node in self._base.graph.nodes if node.op == "placeholder"]
+        for node, tensor in zip(places, self._inputs.tensors(), strict=True):
+            if node.users or tensor.ndim < 2 or tensor.is_floating_point() or not bool((tensor == 1).all()):
+                continue
+            half = tensor.clone()
+            half[:, tensor.shape[1] // 2 :] = 0
+            others = self._inputs.map(lambda one, old=tensor, new=half: new if one is old else one)  # type: ignore[misc]
+            both = (self._returned(inputs, training=False) for inputs in (self._inputs, others))
+            expected, actual = (_leaves(value) for value in both)
+            if len(expected) != len(actual) or not all(map(_close, expected, actual)):
+                self._notes.append(
+                    f"the slim model does not read {node.target}, since the example's is all ones: "
+                    "an example with padding makes it do so"
+                )
 
     def _with_training(self, found: Variants) -> Variants:
         if not self._differs(found, [(self._inputs, True)]):
