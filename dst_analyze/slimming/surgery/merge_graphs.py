@@ -55,8 +55,8 @@ class Comparison:
     owner: nn.Module = field(repr=False)
 
 
-def compare_graphs(base: fx.GraphModule, other: fx.GraphModule) -> Comparison:
-    """Return the differences but for the output.
+def compare_graphs(base: fx.GraphModule, other: fx.GraphModule, *, drops: bool = False) -> Comparison:
+    """Return the differences but for the output; ``drops``: what only the base does is left out, whatever it is.
 
     Raises:
         UnmergeableError: A node that only one of them has reads a parameter, or writes in place.
@@ -71,7 +71,7 @@ def compare_graphs(base: fx.GraphModule, other: fx.GraphModule) -> Comparison:
     matched = set(known.values())
     by_name = {node.name: node for node in base.graph.nodes}
     extra = frozenset(node.name for node in ours if node.name not in matched)
-    for name in extra:
+    for name in () if drops else extra:
         _check_extra(by_name[name], base)
     for node in theirs:
         if node not in known:
@@ -87,12 +87,32 @@ def compare_graphs(base: fx.GraphModule, other: fx.GraphModule) -> Comparison:
     return Comparison(tuple(differences), extra, known, other)
 
 
+def other_output(built: fx.GraphModule, comparison: Comparison, output: Any) -> Any:
+    """Return the output of the other graph, with nodes of a graph that has the nodes of the base by their names.
+
+    Raises:
+        UnmergeableError: The other graph computes what the base does not.
+    """
+    nodes = {node.name: node for node in built.graph.nodes}
+
+    def found(leaf: Any, _: Any) -> Any:
+        if not isinstance(leaf, fx.Node):
+            return leaf
+        if leaf not in comparison.known:
+            raise UnmergeableError(f"it computes {leaf.name} otherwise")
+        return nodes[comparison.known[leaf]]
+
+    if comparison.differences:
+        raise UnmergeableError(f"it computes {comparison.differences[0].node} otherwise")
+    return _mapped(output, found, None)
+
+
 def merge_graph(
     built: fx.GraphModule,
     comparison: Comparison,
     condition: Condition,
     test: fx.Node,
-    name: Callable[[Any], str],
+    name: Callable[[Any, Condition], str],
     outputs: tuple[Any, Any, Any],
 ) -> Any:
     """Let a graph do what the other does where the condition holds; return the output, with nodes of the graph.
@@ -102,7 +122,7 @@ def merge_graph(
         comparison: The differences of the base and the other graph.
         condition: The condition under which the other graph's way is taken.
         test: The node whose value the condition is about.
-        name: Called with the key of an output, or None; returns a name for a part.
+        name: Called with the key of an output, or None, and a part's condition; returns a name for the part.
         outputs: The output as it is by now and that of the base, with nodes of the built graph, and that of the other.
     """
     merge = _Merge(built, comparison, condition, test, name)
@@ -121,7 +141,7 @@ class _Merge:
         comparison: Comparison,
         condition: Condition,
         test: fx.Node,
-        name: Callable[[Any], str],
+        name: Callable[[Any, Condition], str],
     ) -> None:
         self._built, self._comparison, self._condition, self._test = built, comparison, condition, test
         self._name = name
@@ -262,7 +282,7 @@ class _Merge:
                 self._keep_module(str(node.target), owner)
         graph.output(made[value])
         module = Branch(condition, fx.GraphModule(self._built, graph, class_name="Part"))
-        name = _free_name(self._built, self._name(key))
+        name = _free_name(self._built, self._name(key, condition))
         self._built.add_module(name, module)
         call = self._built.graph.call_module(name, (self._test, otherwise, *arguments))
         call.meta["is_tensor"] = otherwise is not None and value.meta.get("is_tensor", True)

@@ -11,6 +11,7 @@ import inspect
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_leaves
 
 from dst_analyze.model.copying import deep_copied
-from dst_analyze.model.graph.symbolic import plain_output
+from dst_analyze.model.graph.symbolic import placeholder_names, plain_output
 from dst_analyze.model.graph.trace_graph import trace_graph
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.isolation import preserved, quiet_inspection
@@ -31,6 +32,7 @@ from dst_analyze.slimming.surgery.merge_graphs import (
     UnmergeableError,
     compare_graphs,
     merge_graph,
+    other_output,
 )
 from dst_analyze.slimming.surgery.outputs import set_output, typed_output
 
@@ -46,6 +48,7 @@ class Variant:
     comparison: Comparison
     value: Any  # what the model returns this way
     output: Any  # what its graph returns, with nodes
+    always: bool = False  # the slim model runs this way only, as if the input were never given
 
 
 @dataclass(frozen=True)
@@ -82,35 +85,58 @@ def apply_variants(built: fx.GraphModule, variants: Variants) -> None:
     end = next(iter(reversed(graph.nodes)))
     base = output = typed_output(variants.value, end.args[0]) if variants.value is not None else end.args[0]
     places = {str(node.target): node for node in graph.nodes if node.op == "placeholder"}
+    absent = [variant.absent for variant in variants.found if variant.absent]
+    optional = {argument: _places_of(argument, places) for argument in absent}
     for variant in variants.found:
+        other = typed_output(variant.value, variant.output)
+        if variant.always:
+            output = base = other_output(built, variant.comparison, other)
+            continue
         if variant.absent:
-            condition, test = Condition.MISSING, places[variant.absent]
+            condition, test = Condition.MISSING, places[optional[variant.absent][0]]
         else:
             with graph.inserting_after(list(places.values())[-1]):
                 condition, test = Condition.TRAINING, graph.create_node("get_attr", "training")
-        what = f"with_{variant.absent}" if variant.absent else "in_training"
 
-        def name(key: Any, what: str = what) -> str:
-            return f"{key}_{what}" if isinstance(key, str) and key.isidentifier() else what
-
-        other = typed_output(variant.value, variant.output)
+        name = partial(_part_name, variant.absent)
         output = merge_graph(built, variant.comparison, condition, test, name, (output, base, other))
     set_output(graph, output)
     gone = frozenset[str]().union(*(variant.comparison.extra for variant in variants.found))
     for node in reversed(list(graph.nodes)):
         if node.name in gone and not node.users:
             graph.erase_node(node)
-    optional = {variant.absent for variant in variants.found} - {""}
-    first = next((at for at, name in enumerate(places) if name in optional), len(places))
+    given = {name for names in optional.values() for name in names}
+    first = next((at for at, name in enumerate(places) if name in given), len(places))
     for node in list(places.values())[first:]:  # Python wants a default for all that follow one
         node.args = (None,)
+
+
+_NAMES = {
+    Condition.TRAINING: "in_training",
+    Condition.EVAL: "in_eval",
+    Condition.GIVEN: "with",
+    Condition.MISSING: "without",
+}
+
+
+def _part_name(absent: str, key: Any, when: Condition) -> str:
+    """Return ``loss_with_labels`` or ``in_training``: an output's key if there is one, and the condition."""
+    what = f"{_NAMES[when]}_{absent}".rstrip("_")
+    return f"{key}_{what}" if isinstance(key, str) and key.isidentifier() else what
+
+
+def _places_of(argument: str, places: Collection[str]) -> list[str]:
+    """Return the inputs of the graph that one argument of the model became: one, or several for nested tensors."""
+    return [name for name in places if name == argument] or [n for n in places if n.startswith(f"{argument}_")]
 
 
 class _Search:
     def __init__(self, traced: TracedModel, build: Build) -> None:
         self._model, self._inputs, self._build = traced.model, traced.inputs, build
         assert traced.graph_module is not None
-        self._base = traced.graph_module
+        arguments = _arguments(traced.model, traced.inputs) or {}
+        self._nested = {name for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
+        self._base, self._fixed_values = traced.graph_module, traced.graph.fixed_values
         self._notes: list[str] = []
 
     def result(self) -> Variants:
@@ -172,9 +198,13 @@ class _Search:
             return found
         end = next(iter(reversed(other.graph_module.graph.nodes)))
         try:
-            comparison = compare_graphs(self._base, other.graph_module)
-            variant = replace(wanted, comparison=comparison, output=end.args[0])
+            always = wanted.absent in self._nested and self._fixed_values and not other.fixed_values
+            comparison = compare_graphs(self._base, other.graph_module, drops=always)
+            variant = replace(wanted, comparison=comparison, output=end.args[0], always=always)
             more = replace(found, found=(*found.found, variant))
+            if always:  # such as the matching of a detector's boxes with those of the example
+                self._notes.append(f"what depends on the values of {wanted.absent} is left out, such as a loss")
+                self._inputs = inputs
             if why := self._differs(more, [(self._inputs, False), (self._inputs, True), *calls]):
                 raise UnmergeableError(why)
         except UnmergeableError as error:
@@ -204,8 +234,9 @@ class _Search:
             except Exception:
                 continue
             drawn = torch.get_rng_state()
-            names = [str(node.target) for node in whole.graph.nodes if node.op == "placeholder"]
-            given = _by_name(self._model, inputs, names, self._inputs)
+            names = {str(node.target) for node in whole.graph.nodes if node.op == "placeholder"}
+            tensors = zip(placeholder_names(self._model, inputs), inputs.tensors(), strict=True)
+            given = {name: tensor for name, tensor in tensors if name in names}
             try:
                 actual = _leaves(_run(whole.train(training), Inputs((), given)))
             except Exception as error:
@@ -246,15 +277,6 @@ def _close(one: Any, other: Any) -> bool:
     return torch.allclose(one, other, rtol=0, atol=_TOLERANCE * scale, equal_nan=True)
 
 
-def _by_name(model: nn.Module, inputs: Inputs, names: list[str], example: Inputs) -> dict[str, Any]:
-    """Return a call's tensors by the names of the graph's inputs."""
-    tensors = inputs.tensors()
-    if len(tensors) == len(names):
-        return dict(zip(names, tensors, strict=True))
-    bound = _arguments(model, inputs) or {}
-    return {name: bound[name] for name in names if name in bound}
-
-
 def _arguments(model: nn.Module, inputs: Inputs) -> dict[str, Any] | None:
     """Return a call's arguments by name; None where some have no name."""
     try:
@@ -279,12 +301,13 @@ def _optional(model: nn.Module, inputs: Inputs, base: fx.GraphModule) -> Iterato
     """Yield the inputs that forward has None for by default, with a call without each; the last come first."""
     bound: Mapping[str, Any] = _arguments(model, inputs) or {}
     parameters = inspect.signature(model.forward).parameters
-    named = {str(node.target) for node in base.graph.nodes if node.op == "placeholder"}
-    if sum(isinstance(value, torch.Tensor) for value in bound.values()) < 2:
+    places = [str(node.target) for node in base.graph.nodes if node.op == "placeholder"]
+    tensors = {name: [leaf for leaf in tree_leaves(v) if isinstance(leaf, torch.Tensor)] for name, v in bound.items()}
+    if sum(bool(found) for found in tensors.values()) < 2:
         return
-    for name in reversed(list(bound)):
+    for name in reversed([name for name, found in tensors.items() if found]):
         parameter = parameters.get(name)
-        if parameter is None or parameter.default is not None or name not in named:
+        if parameter is None or parameter.default is not None or not _places_of(name, places):
             continue
-        if isinstance(bound[name], torch.Tensor) and (without := _call_without(model, inputs, {name})) is not None:
+        if (without := _call_without(model, inputs, {name})) is not None:
             yield name, without
