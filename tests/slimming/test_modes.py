@@ -283,3 +283,70 @@ def test_a_slim_model_learns_with_and_without_labels(tmp_path: Path) -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
+
+
+class Detector(nn.Module):
+    """A detector that matches its boxes with those of the targets, by numbers that a graph would build in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor, targets: list[dict[str, torch.Tensor]] | None = None) -> Any:
+        boxes = self.last(torch.relu(self.first(x)))
+        if targets is None:
+            return {"boxes": boxes}
+        loss = torch.zeros(())
+        for box, target in zip(boxes, targets, strict=True):
+            nearest = int((target["boxes"] - box).abs().sum(1).argmin())
+            loss = loss + (target["boxes"][nearest] - box).abs().sum()
+        return {"loss": loss, "boxes": boxes}
+
+
+def test_a_loss_that_depends_on_the_values_of_targets_is_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Detector(), torch.randn(2, 6)
+    targets = [{"boxes": torch.randn(3, 4)} for _ in range(2)]
+    small = slimmed(trace_model(model, {"x": x, "targets": targets}), 0.0)
+    (note,) = small.meta["notes"]
+    assert note == "what depends on the values of targets is left out, such as a loss"
+    again = from_source(small, tmp_path)
+    assert list(again(x)) == ["boxes"]
+    assert_same(model, again, {"x": torch.randn(5, 6)})
+
+
+# --- example inputs -------------------------------------------------------------------------------------------------
+
+
+class ManyInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.kinds = nn.Embedding(30, 16), nn.Embedding(4, 16)
+        self.hidden, self.head = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(
+        self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor, scale: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
+        x = self.embed(tokens.view(tokens.shape[0], -1)) + F.embedding(kinds, self.kinds.weight)
+        x = torch.relu(self.hidden(x)) * mask[..., None] * scale
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def test_example_inputs_make_sense(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(0, 3, (4, 9))
+    labels[:, -1] = -100
+    inputs = (torch.randint(0, 7, (4, 9)), torch.zeros(4, 9, dtype=torch.long), torch.ones(4, 9), torch.ones(1), labels)
+    inputs[2][1, 5:] = 0
+    small = slimmed(trace_model(ManyInputs(), inputs), 0.5)
+    path = write_source(small, tmp_path / "slim_model.py")
+    text = path.read_text()
+    wanted = (
+        "torch.randint(0, 30, (4, 9))",
+        "torch.randint(0, 4, (4, 9))",
+        "torch.ones((4, 9))",
+        "torch.randn((1,))",
+        "torch.randint(0, 3, (4, 9))",
+    )
+    places = [text.index(line, text.index("def example_inputs")) for line in wanted]
+    assert places == sorted(places)

@@ -7,6 +7,7 @@ without an optional input. Nodes that only one of them has run under a condition
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -64,10 +65,9 @@ def compare_graphs(base: fx.GraphModule, other: fx.GraphModule, *, drops: bool =
     known = _same_sources(base, other)
     ours, theirs = (_operations(module) for module in (base, other))
     differences: list[Difference] = []
-    matcher = SequenceMatcher(None, [_key(node) for node in ours], [_key(node) for node in theirs], autojunk=False)
-    for block in matcher.get_matching_blocks():
-        for offset in range(block.size):
-            known[theirs[block.b + offset]] = ours[block.a + offset].name
+    known |= {
+        theirs[there]: ours[here].name for here, there in _aligned(*([_key(n) for n in s] for s in (ours, theirs)))
+    }
     matched = set(known.values())
     by_name = {node.name: node for node in base.graph.nodes}
     extra = frozenset(node.name for node in ours if node.name not in matched)
@@ -304,6 +304,28 @@ def _operations(module: fx.GraphModule) -> list[fx.Node]:
 
 def _key(node: fx.Node) -> Any:
     return node.op, node.target if node.op != "call_function" else id(node.target)
+
+
+def _aligned(ours: list[Any], theirs: list[Any]) -> Iterator[tuple[int, int]]:
+    """Yield the places of operations that both graphs have, in order.
+
+    Operations that each has once, such as calls of layers, hold the others in place: blocks of a network are alike.
+    """
+    once = {key for key, count in Counter(ours).items() if count == 1}
+    once &= {key for key, count in Counter(theirs).items() if count == 1}
+    there = {key: place for place, key in enumerate(theirs) if key in once}
+    here, last = 0, 0
+    anchors = [(place, there[key]) for place, key in enumerate(ours) if key in once]
+    for end, other_end in (*anchors, (len(ours), len(theirs))):
+        if other_end < last:
+            continue
+        for block in SequenceMatcher(
+            None, ours[here:end], theirs[last:other_end], autojunk=False
+        ).get_matching_blocks():
+            yield from ((here + block.a + at, last + block.b + at) for at in range(block.size))
+        if end < len(ours):
+            yield end, other_end
+        here, last = end + 1, other_end + 1
 
 
 def _same_sources(base: fx.GraphModule, other: fx.GraphModule) -> dict[fx.Node, str]:
