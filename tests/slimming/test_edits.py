@@ -12,6 +12,7 @@ import torch
 from dst_analyze import couple_channels
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
+from dst_analyze.report.page import change_lines
 from dst_analyze.slimming.source.edits import changed_lines
 from dst_analyze.slimming.surgery.build import slim
 
@@ -122,3 +123,17 @@ def test_a_layer_whose_line_is_not_known_says_so(tmp_path: Path) -> None:
     table, _ = lines(traced, {"blocks.0.mix.0": 8})
     assert table.loc["blocks.0.mix.0", "place"] == ""
     assert "its line is not known" in table.loc["blocks.0.mix.0", "remark"]
+
+
+def test_the_report_shows_changes_in_the_order_of_the_source(tmp_path: Path) -> None:
+    _, traced = found(CHAIN, tmp_path)
+    table, _ = lines(traced, {"conv1": 12, "conv2": 6, "head.1": 16})
+    path = tmp_path / "changes.csv"
+    table.reset_index().sort_values("layer", ascending=False).to_csv(path, index=False, lineterminator="\n")
+    shown = change_lines(path)
+    ast.parse("\n".join(shown))
+    assert [line for line in shown if line.startswith("self.")][:2] == [
+        "self.conv1 = nn.Conv2d(1, 12, 3)  # was nn.Conv2d(1, 16, 3)",
+        "self.norm = nn.BatchNorm2d(12)  # was nn.BatchNorm2d(16)",
+    ]
+    assert shown[0].endswith("model.py:8, for conv1")
