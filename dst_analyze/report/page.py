@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_method_comparison
+from dst_analyze.errors import FolderError
 from dst_analyze.ranking.formats.serialize import agreement, rank_text, signed
 from dst_analyze.ranking.formats.table import by_reason, export_table
 from dst_analyze.ranking.length_evidence import length_caveat
@@ -173,7 +174,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         plan=plan,
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=_changes(kept.changes),
+        changes=change_lines(kept.changes),
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
@@ -305,14 +306,29 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
     return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
 
 
-def _changes(path: Path | None) -> list[str]:
+def change_lines(path: Path | None) -> list[str]:
     """Return the source lines that a plan changes, with the old code as a comment."""
     if path is None:
         return []
-    table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
-    lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
-    wide = max((len(name) for name, _, _ in lines), default=0)
-    return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+    try:
+        table = as_named(read_csv(path, ("layer", "before", "after", "line", "place", "remark"), numbers=()), ["layer"])
+    except FolderError:  # of an older version
+        table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
+        lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
+        wide = max((len(name) for name, _, _ in lines), default=0)
+        return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+    found = []
+    for row in sorted(table.itertuples(index=False), key=lambda row: _file_and_line(row.place)):
+        where = f"{row.place}, for {shown_name(row.layer)}" if row.place else shown_name(row.layer)
+        found.append(f"# {where}: {row.remark}" if row.remark else f"# {where}")
+        found.append(f"{row.line or row.after}  # was {row.before}")
+    return found
+
+
+def _file_and_line(place: str) -> tuple[str, int]:
+    """Return the order of a place such as ``Block.__init__, model.py:12`` among others; none comes last."""
+    file, _, number = place.rpartition(", ")[2].rpartition(":")
+    return (file, int(number)) if number.isdecimal() else ("\uffff", 0)
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:
