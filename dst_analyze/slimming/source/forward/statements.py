@@ -93,6 +93,8 @@ def _short_name(node: fx.Node) -> str:
         return str(node.args[1])
     if isinstance(node.target, type):
         return node.name
+    if node.target is choose:
+        return "result"
     if node.op in ("call_module", "get_attr"):
         return next((part for part in reversed(str(node.target).split(".")) if not part.isdigit()), "x")
     if node.op == "placeholder":
