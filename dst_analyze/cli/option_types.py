@@ -81,5 +81,20 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
 
 
+class SeedCount(click.ParamType[int | str]):
+    """A number of seeds, or "auto"."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or "auto"."""
+        if value == "auto":
+            return "auto"
+        try:
+            return click.IntRange(1).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is neither a number from 1 nor auto", param, ctx)
+
+
 LISTS_OF_NUMBERS = (alphas, numbers)
 """Callbacks of options that take a list of numbers."""

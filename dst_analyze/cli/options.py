@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import complete_model
-from dst_analyze.cli.option_types import alphas, choice, folder, numbers, section
+from dst_analyze.cli.option_types import SeedCount, alphas, choice, folder, numbers, section
 
 
 def _configured(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
@@ -185,7 +185,8 @@ worker_options = section(
 machine_options = section(
     "Machine",
     choice("--device", "auto", "cpu", "cuda", "mps", metavar="NAME", text="auto, cpu, cuda or mps."),
-    click.option("--amp", is_flag=True, help="Compute matmuls and convolutions in bfloat16."),
+    click.option("--amp", is_flag=True, help="Compute matmuls and convolutions in half precision."),
+    choice("--amp-dtype", "bfloat16", "float16", metavar="NAME", text="bfloat16 or float16."),
 )
 
 slim_options = section(
@@ -212,7 +213,12 @@ proof_options = section(
     "Proof",
     click.option("--verify", is_flag=True, help="Train the slim model beside others of its size."),
     click.option(
-        "--verify-seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Seeds of that proof."
+        "--verify-seeds",
+        type=SeedCount(),
+        default="auto",
+        show_default=True,
+        metavar="N|auto",
+        help="Its seeds; auto: until decided.",
     ),
     click.option(
         "--baselines",

@@ -30,7 +30,7 @@ from dst_analyze.run.alpha_search import rounded
 from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
-from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import DENSE, Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
 from dst_analyze.text import elide, escape_control, short, wrapped
 
@@ -155,14 +155,19 @@ def _proven(proof: Verification | None) -> str:
     lead = proof.lead(DENSE)[0]
     if math.isnan(lead):
         return "the proof did not finish"
-    better = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "better"]
-    worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
+    better, level, worse = ([e.name for e in proof.rivals(standing)] for standing in ("better", "level", "worse"))
     if worse:
         return f"DISPROVEN: trained, it is worse than {', '.join(worse)} of its size"
     scale, unit = (100, " points") if proof.score == "accuracy" else (1, "")
     apart = f"{scale * abs(lead):.2g}{unit} {'better' if lead >= 0 else 'worse'} than dense"
-    beside = f", better than {', '.join(better)} of its size" if better else ", level with others of its size"
-    return f"proven by training: {apart}{beside}"
+    parts = [
+        f"{word} {', '.join(names)} of its size"
+        for word, names in (("better than", better), ("level with", level))
+        if names
+    ]
+    if not parts:
+        return f"trained: {apart}, not decided against others of its size"
+    return f"proven by training: {apart}, {', '.join(parts)}"
 
 
 def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:

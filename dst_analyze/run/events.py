@@ -148,12 +148,16 @@ class SuggestionWritten:
 
 @dataclass(frozen=True)
 class ProofStarted:
-    """The proof starts; ``done`` of its trainings are in the folder already."""
+    """The proof starts; ``done`` of its trainings are in the folder already.
+
+    There are more trainings, ``most`` in all, as long as a comparison is not decided.
+    """
 
     trainings: int
     done: int
     steps: int
     jobs: int
+    most: int
 
 
 @dataclass(frozen=True)

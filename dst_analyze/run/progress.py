@@ -133,9 +133,10 @@ class Lines:
                 return f"{trial.label} {status}: {reason}"
             case TrialRetried(trial=trial, reason=reason):
                 return f"{trial.label} starts again: {reason}"
-            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
+            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs, most=most):
                 at_once = "" if done == trainings else _at_once(jobs)
-                return f"the proof: {trainings} trainings of {steps} steps{_done_already(done)}{at_once}"
+                more = f", up to {most} until every comparison is decided" if most > trainings else ""
+                return f"the proof: {trainings} trainings of {steps} steps{more}{_done_already(done)}{at_once}"
             case CandidateTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):

@@ -45,7 +45,7 @@ def test_options_are_those_of_the_command_line():
     sections = {"Model", "Data", "Sweep", "Training"}
     found = {p.name: p for p in commands.commands["analyze"].params}
     named = {name for name, p in found.items() if section_of(p) in sections} - {"model", "data"}
-    assert named | {"device", "amp"} == set(HINTS)
+    assert named | {"device", "amp", "amp_dtype"} == set(HINTS)
     for name in HINTS:
         kind = found[name].type
         if isinstance(kind, click.Choice):

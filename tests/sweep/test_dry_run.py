@@ -40,7 +40,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert "proof" not in rows
     assert [file.name for file in here.iterdir()] == ["m.py"]
     assert main([*args, "--verify", "--verify-seeds", "2"]) == 0
-    assert re.search(r"^proof +10 more trainings of 100 steps, \S+ m?s at most$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^proof +16 more trainings of 100 steps, \S+ m?s at most$", capsys.readouterr().out, re.MULTILINE)
     assert main([*args, "--json"]) == 0
     cost = json.loads(capsys.readouterr().out)
     assert (cost["trials"], cost["steps"], cost["jobs"]) == (5, 100, 2)

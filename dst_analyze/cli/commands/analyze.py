@@ -33,6 +33,7 @@ from dst_analyze.sweep.engines import forkserver
 
 if TYPE_CHECKING:
     from dst_analyze.run.events import Emit, Event
+    from dst_analyze.slimming.proof.kept_scores import Seeds
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.plan import Plan
 
@@ -64,7 +65,7 @@ def analyze(
     ray_address: str | None,
     reinitialize: bool,
     verify: bool,
-    verify_seeds: int,
+    verify_seeds: Seeds,
     baselines: str | None,
     open_page: bool,
     tensorboard: bool,
@@ -111,7 +112,7 @@ def analyze(
             says = ignore_event if quiet or as_json else _say
             plan = plan_sweep(model, out=out, existing=existing, emit=says, **given)
     if dry_run:
-        _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
+        _show_cost(plan, workers, verify_seeds if verify else None, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
     with redirect_stdout(sys.stderr), ExitStack() as job:
@@ -125,7 +126,7 @@ def analyze(
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
         lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-        wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
+        wanted = Wanted(asked, reinitialize, verify_seeds if verify else None, methods)
         heard = broadcast(lines, track)
         outcome = finish(plan, record, wanted, workers, heard, warn=lambda text: click.echo(text, err=True))
     if not as_json:
@@ -145,16 +146,18 @@ def _say(event: Event) -> None:
         click.echo(event.text, err=True)
 
 
-def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:
+def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
-    from dst_analyze.slimming.proof.result import CONTENDERS
+    from dst_analyze.slimming.proof.result import AUTO_SEEDS, CONTENDERS
     from dst_analyze.sweep.planning.estimates.cost import estimate_of
     from dst_analyze.sweep.planning.estimates.dry_run import words
     from dst_analyze.sweep.run_sweep import trials_of
 
     with redirect_stdout(sys.stderr):
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
-    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, verify_seeds * len(CONTENDERS))]
+    seeds = () if verify_seeds is None else AUTO_SEEDS if verify_seeds == "auto" else (verify_seeds,)
+    trainings = [len(CONTENDERS) * count for count in seeds]
+    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
     click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
 
 

@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import ModelError
+from dst_analyze.masking.collapse import OnCollapse
 from dst_analyze.masking.layer import Threshold
 from dst_analyze.masking.masked import AskedBackend, MaskedModel, masked_in_place
-from dst_analyze.masking.masks import OnCollapse, ThresholdScale
+from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.masking.training.optimizer_steps import Optimizers, OptimizerSteps
 from dst_analyze.masking.training.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
@@ -172,7 +173,7 @@ class AttachedMasks:
         before = self.training.steps
         self.training.after_step(optimizer)
         if self._compiled:
-            self.masked.reset_collapsed()
+            self.masked.set_back_collapsed()
         if self._observer is not None and self.training.steps > before:
             self._observer.on_step(self.training.steps)
 

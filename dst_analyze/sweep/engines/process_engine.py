@@ -15,6 +15,7 @@ from typing import Any
 from dst_analyze.run.events import Emit
 from dst_analyze.sweep.engines.engine import run_pool
 from dst_analyze.sweep.engines.forkserver import context, defer_sigint, start_forkserver, users_method
+from dst_analyze.sweep.engines.gpus import next_gpu, trials_per_gpu
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.sending.serialize import UNSENDABLE, TaskTransport, copy_for_sending
 from dst_analyze.sweep.engines.sending.shared_memory import keep_storages_alive
@@ -51,6 +52,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     started: float
+    gpu: int | None = None
     heard: bool = False
 
     def exit_reason(self) -> str:
@@ -68,6 +70,8 @@ class _ProcessPool:
         self.transport, self.waiting, self.emit = transport, waiting, emit
         self.running: list[_Worker] = []
         self.killed: Counter[str] = Counter()
+        on_gpu = transport.task.device.name == "cuda"
+        self.fitting = trials_per_gpu(transport.task.gpu_memory) if on_gpu else []
 
     @property
     def sendable(self) -> bool:
@@ -77,13 +81,15 @@ class _ProcessPool:
         """Send the next job to a new worker."""
         job = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
-        sent = self.transport.payload, job, theirs, users_method()
+        taken = [worker.gpu for worker in self.running if worker.gpu is not None]
+        gpu = next_gpu(self.fitting, taken) if self.fitting else None
+        sent = self.transport.payload, job, theirs, users_method(), gpu
         # Not a daemon: a user's DataLoader may start worker processes.
         process = context().Process(target=work, args=sent, daemon=False)  # type: ignore[attr-defined]
         try:
             with defer_sigint(), keep_storages_alive():
                 process.start()
-                self.running.append(_Worker(job, process, ours, time.perf_counter()))
+                self.running.append(_Worker(job, process, ours, time.perf_counter(), gpu))
         except (*UNSENDABLE, BrokenPipeError) as error:
             ours.close()
             # A broken pipe: the worker died while it was unpickling.

@@ -10,19 +10,25 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import torch
+
 from dst_analyze.sweep.engines.engine import attempt
 from dst_analyze.sweep.engines.jobs import Job, JobResult
 from dst_analyze.sweep.engines.sending.serialize import ReplannedTask
 from dst_analyze.sweep.training.trial import Task
 
 
-def work(task: Task | ReplannedTask, job: Job[Any], pipe: Connection, users_method: str) -> None:
-    """Run one job and return; ``task`` was sent as a `PickledTask`."""
+def work(
+    task: Task | ReplannedTask, job: Job[Any], pipe: Connection, users_method: str, gpu: int | None = None
+) -> None:
+    """Run one job and return, on one of several GPUs if given; ``task`` was sent as a `PickledTask`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
     os.dup2(2, 1)  # stdout is for results, not for what a user's model prints
     # A child of the fork server would start processes by it: a DataLoader's worker would import the user's file by a
     # name that only this process knows.
     multiprocessing.set_start_method(users_method, force=True)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)  # what "cuda" means from here on
     threading.Thread(target=_follow_parent, daemon=True).start()
     pipe.send(JobResult(attempt(task, job, pipe.send)))
     pipe.close()

@@ -30,7 +30,9 @@ class TrainingOptions(TypedDict, total=False):
     weight_decay: float | None
     device: Literal["auto", "cpu", "cuda", "mps"]
     amp: bool
-    """Matmuls and convolutions in bfloat16."""
+    """Matmuls and convolutions in half precision."""
+    amp_dtype: Literal["bfloat16", "float16"]
+    """The kind of half precision; float16 trains with a gradient scaler."""
 
 
 class MaskingOptions(TypedDict, total=False):

@@ -26,7 +26,7 @@ from dst_analyze.text import duration
 
 _IGNORED = (
     "steps", "epochs", "until_stable", "max_epochs", "control", "batch_size", "lr", "optimizer", "schedule",
-    "weight_decay", "amp", "recipe", "device",
+    "weight_decay", "amp", "amp_dtype", "recipe", "device",
 )  # fmt: skip
 IGNORED = {name: f"--{name.replace('_', '-')}" for name in _IGNORED}
 """Options that speak of the tool's own loop."""
