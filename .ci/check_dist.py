@@ -111,8 +111,9 @@ def run_example(wheel: Path, python: Path, command: Path, home: Path) -> str:
 def run_without_torch(command: Path, home: Path) -> str:
     """Rank and report a kept run where torch is not installed, and return what was done."""
     shutil.copytree(ROOT / "reports" / "digits", home / "run")
+    shutil.copytree(ROOT / "reports" / "digits", home / "same")
     (home / "run" / "report.html").unlink()
-    for words in (["--help-all"], ["rank", "run"], ["report", "run"], ["compare", "run", "run"]):
+    for words in (["--help-all"], ["rank", "run"], ["report", "run"], ["compare", "run", "same"]):
         subprocess.run([command, *words], cwd=home, check=True, stdout=subprocess.DEVNULL)
     if not (home / "run" / "report.html").exists():
         sys.exit("the installed command wrote no report")
