@@ -31,6 +31,7 @@ from dst_analyze.slimming.proof.kept_scores import Seeds, asked_seeds
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
+from dst_analyze.sweep.training.trial import Task
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,14 @@ def _finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -
     page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return page
+
+
+def verify_study(task: Task, record: SweepRecord, seeds: Seeds, emit: Emit) -> Verification:
+    """Prove the suggestion in a study's folder, in this process, and write the report again."""
+    with editing(record.folder):
+        proof = verify_and_save(task, record, read_plan(record), seeds, listener=emit)
+        write_report(record.folder, rank_run(record), emit)
+    return proof
 
 
 def _lost(record: SweepRecord, name: str, kind: type[Json]) -> bool:

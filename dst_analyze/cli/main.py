@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str]) -> int:
     try:
-        return int(commands.main(list(args), prog_name=PROGRAM, standalone_mode=False) or 0)
+        return int(commands.main(list(args), prog_name=PROGRAM, standalone_mode=False, obj=list(args)) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED

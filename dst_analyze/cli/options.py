@@ -218,7 +218,7 @@ proof_options = section(
         default="auto",
         show_default=True,
         metavar="N|auto",
-        help="Its seeds; auto: until decided.",
+        help="Seeds of that proof.",
     ),
     click.option(
         "--baselines",
@@ -254,6 +254,7 @@ output_options = section(
     click.option("--wandb", metavar="PROJECT", help="Log to Weights & Biases."),
     click.option("--mlflow", metavar="URI", help="Log to MLflow."),
     click.option("--quiet", is_flag=True, help="Show only the result."),
+    click.option("--verbose", "-v", is_flag=True, help="Show the tables above the result, too."),
     click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines on stdout."),
     debug_option,
 )

@@ -138,8 +138,9 @@ def _proven(proof: Verification) -> Iterator[str]:
         yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
     else:
         scale = 100 if proof.score == "accuracy" else 1
-        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
-        apart = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
+        better = {"accuracy": "points above", "loss": "of loss better than", "score": "above"}[proof.score]
+        worse = {"accuracy": "points below", "loss": "worse than", "score": "below"}[proof.score]
+        apart = f"{scale * abs(lead):.2g} {worse if lead < 0 else better} the dense model"
         between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
     words_of: dict[Standing, str] = {

@@ -25,10 +25,15 @@ class SweepStarted:
 
 @dataclass(frozen=True)
 class TimeEstimated:
-    """The estimated time of the missing trials; ``at_most`` if the search uses all its rounds."""
+    """The estimated time of the missing trials; ``at_most`` if the search uses all its rounds.
+
+    The run has ``trials`` in all, and ``at_most_trials`` if it does.
+    """
 
     seconds: float
     at_most: float
+    trials: int = 0
+    at_most_trials: int = 0
 
 
 @dataclass(frozen=True)

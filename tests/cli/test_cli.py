@@ -86,7 +86,7 @@ def ending(out):
 
 def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     """The demo with three alphas and nothing else but fewer steps: a ranking, a slim model, a report."""
-    args = [DEMO, *MISSION, "--steps", "250"]
+    args = [DEMO, *MISSION, "--steps", "250", "-v"]
     done = command(*args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^layer +params +MACs +1e-7 +1e-6 +1e-5$", done.stdout, re.MULTILINE)

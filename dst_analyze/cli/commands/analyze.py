@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from dst_analyze.cli.browser import open_in_browser
-from dst_analyze.cli.default_group import DEFAULT
+from dst_analyze.cli.default_group import DEFAULT, PROGRAM
 from dst_analyze.cli.option_types import Sectioned
 from dst_analyze.cli.options import (
     COMMON,
@@ -72,6 +73,7 @@ def analyze(
     wandb: str | None,
     mlflow: str | None,
     quiet: bool,
+    verbose: bool,
     as_json: bool,
     dry_run: bool,
     fast_dev_run: bool,
@@ -115,7 +117,7 @@ def analyze(
         _show_cost(plan, workers, verify_seeds if verify else None, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
-    with redirect_stdout(sys.stderr), ExitStack() as job:
+    with redirect_stdout(sys.stderr), _interruptible(plan, ctx.obj, quiet=quiet or as_json), ExitStack() as job:
         track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
         with _listening(plan, events, quiet=quiet) as shown:
             emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), track, shown)
@@ -132,10 +134,29 @@ def analyze(
     if not as_json:
         from dst_analyze.cli.summary import show_outcome
 
-        show_outcome(console(), outcome)
+        show_outcome(console(), outcome, tables=verbose)
     if open_page:
         open_in_browser(outcome.page)
     return 0 if record.complete else 1
+
+
+@contextmanager
+def _interruptible(plan: Plan, args: Sequence[str], *, quiet: bool) -> Iterator[None]:
+    """Let Ctrl-C say what was kept, and the command that goes on."""
+    from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.run.reader import folder_status
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not quiet:
+            seen = folder_status(plan.out, plan.task.config, plan.manifest.first_alphas)
+            kept, trials = len(seen.results), len(seen.schedule.keys)
+            said = f"{kept} of {trials} trials are kept in {plan.out}" if kept else "no trial had ended yet"
+            again = shlex.join([PROGRAM, *(arg for arg in args if arg != "--force")])
+            resume = "" if "--resume" in args or not kept else " --resume"
+            click.echo(f"\n{escape_control(said)}\ngo on with: {escape_control(again + resume)}", err=True)
+        raise
 
 
 def _say(event: Event) -> None:

@@ -19,6 +19,7 @@ from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.derived import values_sha256
 from dst_analyze.run.files.paths import LATENCY, VERIFICATION
 from dst_analyze.run.reader import read_json
+from dst_analyze.run.record import ScoreKind
 from dst_analyze.slimming.proof.comparison import CONFIDENCE, Lead, compare_with_others
 from dst_analyze.text import short
 
@@ -31,8 +32,8 @@ OTHER_BUDGET = (UNIFORM_PARAMS, UNIFORM_MACS)
 """Models at the suggestion's size on the axis that was not asked for, so of another size on the one that was."""
 WORDS = {"params": "parameters", "macs": "MACs"}
 
-LEVEL = {"accuracy": 0.005, "loss": 0.01}
-"""Two models are level if their difference is surely within this: of accuracy, or of the dense model's loss."""
+LEVEL: dict[ScoreKind, float] = {"accuracy": 0.005, "loss": 0.01, "score": 0.01}
+"""Two models are level if their difference is surely within this: of accuracy, or as a share of the dense model's."""
 AUTO_SEEDS = (3, 5, 10)
 """The numbers of seeds after which an automatic proof looks whether its comparisons are decided."""
 _MISMATCH = 0.1  # a difference in cost, as a share of the suggestion's, that is pointed out
@@ -97,7 +98,7 @@ class Verification(Json):
 
     Attributes:
         entries: The models with their costs and scores.
-        score: What the scores are: "accuracy" or "loss".
+        score: What the scores are: "accuracy", "loss" or another "score", of which higher is better.
         steps: Training steps of each model.
         seeds: The seeds that each model was trained with.
 
@@ -114,7 +115,7 @@ class Verification(Json):
     """
 
     schema_version: Literal[1] = 1
-    score: Literal["accuracy", "loss"]
+    score: ScoreKind
     steps: Size
     seeds: tuple[Count, ...] = Field(min_length=1)
     entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
@@ -177,7 +178,7 @@ class Verification(Json):
         return pd.DataFrame(rows, columns=columns)
 
     def _repr_html_(self) -> str:
-        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, "loss")
+        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, self.score)
         rows = [
             (
                 row.contender,
@@ -194,7 +195,7 @@ class Verification(Json):
 
     @cached_property
     def _leads(self) -> dict[str, Lead]:
-        sign = 1 if self.score == "accuracy" else -1
+        sign = -1 if self.score == "loss" else 1
 
         def signed(entry: Entry) -> list[float | None]:
             return [None if score is None else sign * score for score in entry.scores]
@@ -252,7 +253,7 @@ class Verification(Json):
         if math.isinf(low):
             between = "one seed, so the uncertainty is unknown"
         ahead = lead >= 0
-        apart = ("below", "above") if self.score == "accuracy" else ("more loss", "less loss")
+        apart = ("more loss", "less loss") if self.score == "loss" else ("below", "above")
         standing = self.standing(other.name)
         if other.name == DENSE:
             level = "It is level with the dense model: " if standing == "level" else ""

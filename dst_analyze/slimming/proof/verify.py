@@ -222,7 +222,7 @@ class _Proof:
             costs = measure_costs(self._task, self._coupling, missing) if missing else ()
             self._costs |= dict(zip((c.name for c in missing), costs, strict=True))
         return Verification(
-            score="accuracy" if self._task.accuracy else "loss",
+            score=self._task.score,
             steps=self._task.steps,
             seeds=tuple(seeds),
             entries=tuple(
