@@ -46,12 +46,13 @@ notebooks: $(VENV)/installed-test
 docs: $(VENV)/installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# Built, looked into, installed into an environment of its own without the extras, and run there.
+# Wheel and sdist: built, looked into; the wheel is installed into an environment of its own, and run there.
 dist: $(VENV)/installed
-	$(PIP) build
+	$(PIP) build twine
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
-	$(BIN)/python .ci/check_dist.py dist/*.whl
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/check_dist.py dist/*.tar.gz dist/*.whl
 
 clean:
 	rm -rf $(VENV) dist build *.egg-info
