@@ -53,6 +53,7 @@ def vit_l() -> Made:
 
 
 def gpt2_medium() -> Made:
+    torchvision_module()  # before transformers imports it, which fails beside a CPU build of torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
@@ -60,6 +61,7 @@ def gpt2_medium() -> Made:
 
 
 def llama_1b() -> Made:
+    torchvision_module()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
