@@ -103,7 +103,7 @@ def measure(name: str) -> list[dict[str, object]]:
     model, inputs = stage("build", make)
     traced = stage("trace", lambda: trace_model(model, inputs))
     if traced is None:
-        return rows
+        return [{"model": name, **row} for row in rows]
     coupling = stage("couple", lambda: couple_channels(traced))
     masked = stage("mask", lambda: mask_model(traced, form="modules"))
     del masked
