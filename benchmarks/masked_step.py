@@ -1,7 +1,7 @@
 """Cost of masking: one masked training step over one dense step, interleaved, one thread, same optimizer.
 
     python benchmarks/masked_step.py [--model NAME ...] [--threshold vector scalar matrix] [--repeats 60] [--out FILE]
-    python benchmarks/masked_step.py --device cuda --out gpu.csv    # the table to send back, see docs/gpu.md
+    python benchmarks/masked_step.py --device cuda --out gpu.csv    # the table to send back, see docs/how-to/gpu.md
 
 A masked step is all of it: masked forward with the reset check, backward, the sparsity gradient, optimizer. ``plain``
 is `mask_model(model, x)` without any option, as from a notebook. Reported is the median of the ratios of neighbouring

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,11 @@ _SECTION = "dst_section"
 
 
 class Sectioned(click.Command):
-    """A command whose help groups options by section."""
+    """A command whose help groups options by section, or shows only the common ones."""
+
+    def __init__(self, *args: Any, common: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.common = tuple(common)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -26,6 +30,13 @@ class Sectioned(click.Command):
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
+
+    def format_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the common options only, in their own order."""
+        options = {name: option for option in self.get_params(ctx) for name in option.opts}
+        shown = (options[name].get_help_record(ctx) for name in self.common)
+        with formatter.section("Common options"):
+            formatter.write_dl([row for row in shown if row is not None])
 
 
 def section(title: str, *options: Decorator) -> Decorator:
@@ -45,9 +56,10 @@ def section_of(parameter: click.Parameter) -> str:
     return getattr(parameter, _SECTION, "Options")
 
 
-def choice(name: str, *values: str, text: str) -> Decorator:
+def choice(name: str, *values: str, text: str, metavar: str | None = None) -> Decorator:
     """Return an option with fixed values, of which the first is the default."""
-    return click.option(name, type=click.Choice(values), default=values[0], show_default=True, help=text)
+    kind = click.Choice(values)
+    return click.option(name, type=kind, default=values[0], show_default=True, metavar=metavar, help=text)
 
 
 def folder(name: str, text: str) -> Decorator:
@@ -67,6 +79,21 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         return tuple(float(part) for part in value.split(","))
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
+
+
+class SeedCount(click.ParamType[int | str]):
+    """A number of seeds, or "auto"."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or "auto"."""
+        if value == "auto":
+            return "auto"
+        try:
+            return click.IntRange(1).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is neither a number from 1 nor auto", param, ctx)
 
 
 LISTS_OF_NUMBERS = (alphas, numbers)

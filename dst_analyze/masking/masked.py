@@ -9,7 +9,6 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -18,6 +17,7 @@ from torch import nn
 
 from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.masking.checkpointing import Running
 from dst_analyze.masking.collapse import OnCollapse
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.forms import GraphForm
@@ -78,6 +78,7 @@ class MaskedModel(GraphForms):
             threshold_scale=threshold_scale,
             on_collapse=on_collapse,
         )
+        self.running = Running(self._substitution, self.masking)
         self.constants = nn.ModuleDict()
         dtype = torch.float32  # or wider: half precision cannot hold the small steps of a threshold
         for weight in weights:
@@ -101,12 +102,8 @@ class MaskedModel(GraphForms):
 
     def run_modules(self, *args: Any, **kwargs: Any) -> Any:
         """Run the user's code with the masked weights in place of its parameters; every form must equal this."""
-        with self.substituted(self.masked_weights()):
+        with self.running.on(self.masked_weights):
             return self.model(*args, **kwargs)
-
-    def substituted(self, weights: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-        """Return a context in which the model's layers have these weights, in network order, for its parameters."""
-        return self._substitution.of(weights)
 
     def masked_weights(self) -> Sequence[torch.Tensor]:
         """Return the masked weight P of every layer, in network order."""

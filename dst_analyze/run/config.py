@@ -217,7 +217,7 @@ class SweepConfig(Json):
                 ) from None
             option = f"--{name.replace('_', '-')}"
             given = f", given as {first['input']!r}" if first["loc"] else ""
-            hint = _HINTS.get(name, f"`dst-analyze --help` says what {option} takes")
+            hint = _HINTS.get(name, f"`dst-analyze --help-all` says what {option} takes")
             raise OptionError(text[:1].lower() + text[1:], place=f"{option}{given}", hint=hint) from None
 
     @property

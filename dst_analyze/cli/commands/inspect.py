@@ -9,7 +9,7 @@ import click
 from dst_analyze.cli.options import debug_option, json_option, model_options
 
 
-@click.command()
+@click.command(short_help="Show a model's layers without training.")
 @model_options
 @json_option
 @debug_option

@@ -11,7 +11,7 @@ from dst_analyze.cli.option_types import choice, folder
 from dst_analyze.cli.options import debug_option, open_option, run_argument
 
 
-@click.command()
+@click.command(short_help="Write a run's report again.")
 @run_argument
 @folder("--figures", "Write each figure into this folder, too.")
 @choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")

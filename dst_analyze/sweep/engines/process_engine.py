@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from dst_analyze.run.events import Emit
+from dst_analyze.run.events import Emit, Notice
 from dst_analyze.sweep.engines.engine import run_pool
 from dst_analyze.sweep.engines.forkserver import context, defer_sigint, start_forkserver, users_method
 from dst_analyze.sweep.engines.gpus import next_gpu, trials_per_gpu
@@ -33,11 +33,12 @@ class ProcessEngine:
     def __init__(self, jobs: int, request: Request | None = None) -> None:
         self.jobs, self.request = jobs, request
         self._light = False  # True once data could not be sent, so that the notice is not repeated
+        self._said: set[str] = set()  # warnings of workers
 
     def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
         # A model and data that were loaded by name are not shared with the caller.
         sent = copy_for_sending(task) if self.request is None else task
-        pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit)
+        pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit, self._said)
         if pool.waiting:
             start_forkserver()
         yield from run_pool(pool, self.jobs, task, emit)
@@ -66,8 +67,8 @@ class _Worker:
 class _ProcessPool:
     """The worker processes of one task; jobs of killed workers are repeated."""
 
-    def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit) -> None:
-        self.transport, self.waiting, self.emit = transport, waiting, emit
+    def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit, said: set[str]) -> None:
+        self.transport, self.waiting, self.emit, self.said = transport, waiting, emit, said
         self.running: list[_Worker] = []
         self.killed: Counter[str] = Counter()
         on_gpu = transport.task.device.name == "cuda"
@@ -114,7 +115,10 @@ class _ProcessPool:
                 if isinstance(message, JobResult):
                     self._leave(worker)
                     return message
-                self.emit(message)
+                if not (isinstance(message, Notice) and message.text in self.said):  # each worker warns anew
+                    self.emit(message)
+                if isinstance(message, Notice):
+                    self.said.add(message.text)
             if worker.process.is_alive():
                 return None
         except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps while sending a message

@@ -229,7 +229,7 @@ def _plan(
         description=found.description,
         name=data if isinstance(data, str) else "",
         stand_in=stand_in,
-        score="accuracy" if task.accuracy else "loss",
+        score=task.score,
         scored_on="test" if found.test else "train",
         sha256=digest,
     )

@@ -67,7 +67,7 @@ class Objective:
             return outputs, self.loss(outputs, batch)
         assert self.custom is not None
         if isinstance(model, MaskedModel):  # the user's own module, with masked weights in place of its parameters
-            with model.substituted(model.masked_weights()):
+            with model.running.on(model.masked_weights):
                 return None, self.custom(model.model, batch)
         if type(model) is type(self.model):
             return None, self.custom(model, batch)

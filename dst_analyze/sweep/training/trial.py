@@ -26,7 +26,7 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit, TrialStep
 from dst_analyze.run.files.masks import pack_masks
-from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import ScoreKind, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.training.device import READ_EVERY, Device
 from dst_analyze.sweep.training.learning import FEWEST_STEPS, guessing_loss, why_not_learned
@@ -93,9 +93,15 @@ class Task:
     losses_in_training: bool = False  # see `Objective`
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
+    told: ScoreKind | None = None  # what the model file's evaluate(model) returns
     own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
     gpu_memory: int = 0  # bytes of a trial on a GPU, measured in the preflight
     runs_as: str = ""  # the form that trials are trained in, and why; set by the preflight
+
+    @property
+    def score(self) -> ScoreKind:
+        """What trials are scored by."""
+        return self.told or ("accuracy" if self.accuracy else "loss")
 
     def effective_alpha(self, key: TrialKey) -> float:
         """Return the factor of a trial's regulariser; zero for the dense trial."""
