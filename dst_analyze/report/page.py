@@ -110,8 +110,9 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None, listene
 
 def _short_forms(record: SweepRecord, ranking: Ranking, kept: KeptSuggestion) -> dict[str, bytes]:
     """Return the files that say the result in short: verdict.json for programs, summary.md for people."""
-    summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
-    found = verdict_of(record, ranking, summary, kept.plan, kept.proof)
+    proof = kept.proof and kept.proof.untimed()  # these files have checksums, which the same run gives again
+    summary = summary_of(record, ranking, kept.plan, proof, left_out(record, kept))
+    found = verdict_of(record, ranking, summary, kept.plan, proof)
     text = markdown_summary(found, summary, command_again(record) if record.config.can_be_made_again else "")
     return {VERDICT: found.as_bytes(), SUMMARY: text.encode()}
 

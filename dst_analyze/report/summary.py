@@ -14,7 +14,7 @@ from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Cav
 from dst_analyze.run.caveats import Note, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import DENSE, SLIM, Standing, Verification
 
 _MOST = 5  # layers named at the top
 
@@ -138,15 +138,20 @@ def _proven(proof: Verification) -> Iterator[str]:
         yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
     else:
         scale = 100 if proof.score == "accuracy" else 1
-        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
-        apart = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
+        better = {"accuracy": "points above", "loss": "of loss better than", "score": "above"}[proof.score]
+        worse = {"accuracy": "points below", "loss": "worse than", "score": "below"}[proof.score]
+        apart = f"{scale * abs(lead):.2g} {worse if lead < 0 else better} the dense model"
         between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
-    words_of = {"better": "better than", "worse": "worse than", "open": "not shown to be better than"}
+    words_of: dict[Standing, str] = {
+        "better": "better than",
+        "level": "level with",
+        "worse": "worse than",
+        "open": "not shown to be better than",
+    }
     against: dict[str, list[str]] = {}
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE):
-            against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
+    for entry in proof.rivals():
+        against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
     if against:
         parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
         yield f"Among models of its size it is {'; '.join(parts)}."
@@ -167,6 +172,5 @@ def _beaten(proof: Verification | None) -> Iterator[Note]:
     """Yield a warning for each simple model of the same size that is better than the suggestion."""
     if proof is None:
         return
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE) and proof.standing(entry.name) == "worse":
-            yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")
+    for entry in proof.rivals("worse"):
+        yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")
