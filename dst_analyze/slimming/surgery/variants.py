@@ -27,13 +27,8 @@ from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.model.user_errors import describe_error
 from dst_analyze.slimming.conditions import Condition
-from dst_analyze.slimming.surgery.merge_graphs import (
-    Comparison,
-    UnmergeableError,
-    compare_graphs,
-    merge_graph,
-    other_output,
-)
+from dst_analyze.slimming.surgery.compare_graphs import Comparison, UnmergeableError, compare_graphs
+from dst_analyze.slimming.surgery.merge_graphs import merge_graph, other_output
 from dst_analyze.slimming.surgery.outputs import set_output, typed_output
 
 _SEED = 20200426
