@@ -30,6 +30,45 @@ def elide(name: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
+def shorten_middle(name: str, width: int) -> str:
+    """Return a layer's name on one line of at most ``width`` cells that keeps its end and its numbers.
+
+    Of the parts between dots the last is kept first, then those with a digit, then the others, each from
+    the right; what is left out is an ellipsis. Room that remains shows the beginning of the name.
+
+    Example:
+        >>> shorten_middle("transformer.h.11.attn.c_attn", 19)
+        'tr…h.11.attn.c_attn'
+        >>> shorten_middle("encoder.layer.11.attention.self.query", 16)
+        'en…11…self.query'
+    """
+    name = escape_control(name).replace("\n", "\\n")
+    if cell_len(name) <= width:
+        return name
+    parts = name.split(".")
+    places = range(len(parts) - 1, -1, -1)
+    numbered = [at for at in places[1:] if any(c.isdigit() for c in parts[at])]
+    kept: set[int] = set()
+    for at in (places[0], *numbered, *(place for place in places[1:] if place not in numbered)):
+        if cell_len(_with_gaps(parts, kept | {at})) <= width:
+            kept.add(at)
+    if places[0] not in kept:
+        return elide(name, width)
+    short_name = _with_gaps(parts, kept)
+    head = "" if 0 in kept else name
+    while head and cell_len(head) + cell_len(short_name) > width:
+        head = head[:-1]
+    return f"{head.removesuffix('.')}{short_name}"
+
+
+def _with_gaps(parts: Sequence[str], kept: set[int]) -> str:
+    """Return the kept parts joined by dots, with an ellipsis where others are left out."""
+    text = ""
+    for at in sorted(kept):
+        text += f"{'.' if at == 0 or at - 1 in kept else '…'}{parts[at]}"
+    return text.removeprefix(".")
+
+
 def short(number: float | None) -> str:
     """Return a number with three digits and a unit: 1234567 as 1.23M."""
     if number is None or math.isnan(number):
