@@ -17,7 +17,8 @@ from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.sized import FigureSet
-from dst_analyze.report.page import count, rendered, score
+from dst_analyze.report.overview.answer import score_words
+from dst_analyze.report.rendering import count, rendered
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.caveats import Note, notes_of
 from dst_analyze.run.files.atomic_io import write_text
@@ -103,7 +104,7 @@ def _facts(record: SweepRecord) -> dict[str, str]:
     manifest = record.manifest
     kind = manifest.data.score
     at = [
-        f"{alpha_label(alpha)}: {percent(record.remaining(alpha))} % left, {score(record.score(alpha), kind)}"
+        f"{alpha_label(alpha)}: {percent(record.remaining(alpha))} % left, {score_words(record.score(alpha), kind)}"
         for alpha in record.alphas
     ]
     return {
@@ -111,7 +112,7 @@ def _facts(record: SweepRecord) -> dict[str, str]:
         "data": manifest.data.description,
         "parameters": count(manifest.model.params),
         "MACs per sample": count(manifest.model.macs),
-        f"dense {kind}": score(record.dense.score, kind),
+        f"dense {kind}": score_words(record.dense.score, kind),
         f"weights left and {kind} at alpha": "; ".join(at),
         "training": f"{manifest.steps:,} steps, {len(record.config.seeds)} seeds",
     }

@@ -129,7 +129,7 @@ def verdict_of(
     model = record.manifest.model
     return VerdictFile(
         answer=summary.headline,
-        warnings=tuple(f"{note.title}: {note.text}" for note in summary.warnings),
+        warnings=tuple(f"{note.title}: {note.text}" for note in (*summary.warnings, *summary.remarks)),
         model=AnalysedModel(
             name=model.name,
             spec=model.spec,

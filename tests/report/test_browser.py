@@ -204,6 +204,13 @@ def test_rows_and_nodes_select_each_other(opened: Any, address: str) -> None:
     assert picked.count() == 0
 
 
+def test_a_block_of_the_first_picture_selects_its_layer(opened: Any, address: str) -> None:
+    page = opened(address)
+    page.locator('.strip g[data-layer="blocks.2.conv2"] rect').last.click()
+    assert page.locator(".ranking tr.picked th").all_text_contents() == ["blocks.2.conv2"]
+    assert page.locator(".strip g.picked").count() == 1
+
+
 def test_a_deep_link_shows_its_layer(opened: Any, address: str) -> None:
     page = opened(f"{address}#layer=blocks.3.conv1")
     assert page.locator(".ranking tr.picked th").all_text_contents() == ["blocks.3.conv1"]
@@ -318,7 +325,7 @@ def test_without_a_script_everything_is_there(opened: Any, address: str) -> None
     page = opened(f"{address}#layer=blocks.3.conv1", java_script_enabled=False)
     assert page.locator(".ranking tbody tr:visible").count() == len(LAYERS)
     assert page.locator(".course:visible").count() == len(ALPHAS)
-    assert page.locator("figure svg:visible").count() == 3 + 3 * len(ALPHAS)
+    assert page.locator("figure svg:visible").count() == 4 + 3 * len(ALPHAS)
     assert page.locator(".canvas svg").first.is_visible()
     assert page.locator("button:visible, input:visible, select:visible").count() == 0
     assert page.locator(".ranking tr:target th").all_text_contents() == ["blocks.3.conv1"]

@@ -123,6 +123,7 @@ function startPicking(showAll) {
       link.classList.add("picked");
       intoView(link);
     });
+    all("[data-layer]").filter((block) => block.dataset.layer === key).forEach((block) => block.classList.add("picked"));
     intoView(row);
     const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
@@ -143,11 +144,12 @@ function startPicking(showAll) {
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#layer="]:not(#to-row)');
+    const link = event.target.closest('a[href^="#layer="]:not(#to-row), [data-layer]');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    history.pushState(null, "", link.getAttribute("href"));
-    pick(keyOf(link));
+    const key = link.dataset.layer ?? keyOf(link);
+    history.pushState(null, "", `#layer=${key}`);
+    pick(key);
   });
   find("#to-row").addEventListener("click", (event) => {
     event.preventDefault();
