@@ -21,6 +21,7 @@ from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
+from dst_analyze.report.figures.heatmap import heatmap_of
 from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
@@ -132,7 +133,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     kept = kept or read_suggestion(record)
     plan, proof = kept.plan, kept.proof
     picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
-    rows, data = rows_of(record, ranking)
+    changes = read_changes(kept.changes)
+    rows, data = rows_of(record, ranking, plan, changes)
     figure_set = FigureSet()
     names = list(record.layers["layer"])
     summary = summary_of(record, ranking, plan, proof, left_out(record, kept))
@@ -159,8 +161,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         known_length=length_caveat(
             record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit
         ),
+        heat=heatmap_of(record, ranking, figure_set.styles),
         figures=_figures(record, ranking, plan, figure_set),
-        dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
         has_graph=(record.folder / GRAPH).exists(),
         unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
@@ -172,7 +174,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         plan=plan,
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=_changes(kept.changes),
+        changes=changes,
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
         proof=list(proof.table.itertuples(index=False)) if proof else [],
@@ -194,10 +196,8 @@ def _figures(
     record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, figure_set: FigureSet
 ) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
-    pattern = f"Remaining percentage of each layer at each alpha; {below}"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
-        "pattern": figure_set.put("pattern", pattern, sized.pattern, record, ranking),
         "ratios": figure_set.put("ratios", ratios, plots.ratios_figure, record, ranking),
     }
     if plan is not None:
@@ -261,14 +261,12 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
     return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
 
 
-def _changes(path: Path | None) -> list[str]:
-    """Return the source lines that a plan changes, with the old code as a comment."""
+def read_changes(path: Path | None) -> dict[str, str]:
+    """Return the source lines that a plan changes by layer, with the old code as a comment."""
     if path is None:
-        return []
+        return {}
     table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
-    lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
-    wide = max((len(name) for name, _, _ in lines), default=0)
-    return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
+    return {str(row.layer): f"{row.after}  # was {row.before}" for row in table.itertuples(index=False)}
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:

@@ -16,7 +16,7 @@ from dst_analyze.report.glossary import GLOSSARY, Term, term_named
 from dst_analyze.report.overview.answer import score_words
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.record import alpha_label
-from dst_analyze.text import duration, escape_control, percent, short
+from dst_analyze.text import duration, escape_control, percent, short, shorten_middle
 
 _LONGEST_TEXT = 1000
 
@@ -34,7 +34,7 @@ def rendered(template: str, **context: Any) -> str:
     environment.filters.update(
         percent=percent, part=part, score=score_words, count=count, interval=interval, px=px, ms=milliseconds,
         alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement, short=short, duration=duration,
-        meaning=meaning, lower_first=lower_first, capital=capital,
+        meaning=meaning, fitted=shorten_middle, lower_first=lower_first, capital=capital,
     )  # fmt: skip
     style, script = (
         files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")

@@ -108,7 +108,7 @@ def test_the_sections_come_in_their_order(tmp_path):
 
 def test_the_page_shows_the_numbers(tmp_path):
     text = Page(render(make_run(tmp_path / "run", seeds=2))).words
-    for expected in ("conv1", "fc", "at 1e-4", "at 1e-3", "50.0", "16.7", "90.0 %", "then of 2 seeds"):
+    for expected in ("conv1", "fc", "alpha 1e-4 1e-3", "50.0", "16.7", "90.0 %", "then of 2 seeds"):
         assert expected in text
     for expected in ("normalisation: 1 tensor", "norm.weight", "aten::strange", "a note", "dense, seed 0", "SGD"):
         assert expected in text

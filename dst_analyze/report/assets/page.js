@@ -3,6 +3,7 @@
 // Text is set as textContent only, as names are not trusted.
 
 const root = document.documentElement;
+root.classList.add("scripting"); // rows are folded only where they can be unfolded
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
 
@@ -34,11 +35,18 @@ function startTheme(button) {
 
 if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
 
-// --- the ranking: sort and filter ---------------------------------------------------------------------------------
+function unfold(row, open) {
+  row.classList.toggle("open", open);
+  row.nextElementSibling.classList.toggle("open", open);
+  find(".unfold", row).setAttribute("aria-expanded", String(open));
+}
+
+// --- the ranking: sort, filter and unfold ---------------------------------------------------------------------------------
 
 function startTable(table, data) {
   const body = find("tbody", table);
-  const rows = Array.from(body.rows);
+  const rows = Array.from(body.rows).filter((row) => row.id);
+  const rests = rows.map((row) => row.nextElementSibling); // what a row unfolds
   const heads = all("th[data-column]", table);
   let sorted = null, order = rows.map((_, at) => at);
 
@@ -52,7 +60,7 @@ function startTable(table, data) {
       return (up ? one - other : other - one) || a - b;
     });
     show();
-    body.append(...order.map((at) => rows[at]));
+    body.append(...order.flatMap((at) => [rows[at], rests[at]]));
     heads.forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     sorted = head;
@@ -66,7 +74,7 @@ function startTable(table, data) {
     button.addEventListener("click", () => sort(head));
   });
 
-  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.cells[row.cells.length - 2].textContent}`.toLowerCase());
+  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.nextElementSibling.textContent}`.toLowerCase());
   const labels = rows.map((row) => find(".tag", row).textContent);
   const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count"), rest = find("#show-all");
   let most = rows.length > 300 ? 200 : rows.length; // laying out a thousand rows takes longer than sorting them
@@ -76,7 +84,7 @@ function startTable(table, data) {
     order.forEach((at) => {
       const fits = texts[at].includes(wanted) && (!label.value || labels[at] === label.value);
       fitting += fits;
-      rows[at].hidden = !fits || fitting > most;
+      rows[at].hidden = rests[at].hidden = !fits || fitting > most;
     });
     rest.hidden = fitting <= most;
     count.textContent = `${Math.min(fitting, most)} of ${rows.length} layers`;
@@ -85,6 +93,18 @@ function startTable(table, data) {
     most = rows.length;
     show();
   }
+  rows.forEach((row) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold";
+    button.setAttribute("aria-expanded", "false");
+    button.setAttribute("aria-label", `More on ${row.cells[0].textContent}`);
+    row.cells[0].prepend(button);
+    button.addEventListener("click", () => unfold(row, !row.classList.contains("open")));
+    row.addEventListener("click", (event) => {
+      if (!event.target.closest("a, button")) unfold(row, !row.classList.contains("open"));
+    });
+  });
   words.addEventListener("input", show);
   label.addEventListener("change", show);
   rest.addEventListener("click", showAll);
@@ -98,7 +118,7 @@ function startTable(table, data) {
 // --- one layer, in the table and in the picture -------------------------------------------------------------------
 
 function startPicking(showAll) {
-  const rows = new Map(all(".ranking tbody tr").map((row) => [row.id.slice("layer=".length), row]));
+  const rows = new Map(all(".ranking tbody tr[id]").map((row) => [row.id.slice("layer=".length), row]));
   const keyOf = (link) => link.getAttribute("href").slice("#layer=".length);
   const bar = find("#picked");
 
@@ -119,13 +139,14 @@ function startPicking(showAll) {
     if (!row) return;
     if (row.hidden) showAll();
     row.classList.add("picked");
+    unfold(row, true);
     all(".canvas a").filter((link) => keyOf(link) === key).forEach((link) => {
       link.classList.add("picked");
       intoView(link);
     });
     all("[data-layer]").filter((block) => block.dataset.layer === key).forEach((block) => block.classList.add("picked"));
     intoView(row);
-    const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
+    const said = [find(".name", row), find(".tag", row), find(".because", row.nextElementSibling)].map((part) => part.textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
     find("#to-row").href = `#layer=${key}`;
     const node = all(".canvas a.picked").find((link) => link.checkVisibility());
@@ -206,6 +227,20 @@ function startCanvas(canvas) {
   });
 }
 
+// --- the heat map: folded by module ------------------------------------------------------------------------------
+
+function startFolding(table) {
+  all("tbody.block", table).forEach((block) => {
+    const head = find(".sum th", block), button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold";
+    button.setAttribute("aria-expanded", "false");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => button.setAttribute("aria-expanded", String(block.classList.toggle("open"))));
+  });
+}
+
 // --- training: one alpha at a time --------------------------------------------------------------------------------
 
 function startCourse(slider, data) {
@@ -238,6 +273,7 @@ document.addEventListener("DOMContentLoaded", () => {
   all(".scripted").forEach((element) => (element.hidden = false));
   startTheme(find("#theme"));
   all(".canvas").forEach(startCanvas);
+  all(".folding").forEach(startFolding);
   all("[data-copy]").forEach(startCopy);
   const table = find(".ranking"), slider = find("#alpha");
   if (table) startPicking(startTable(table, data));

@@ -114,7 +114,16 @@ def _change(before: int, after: int) -> str:
 
 
 def _segments(names: Sequence[str]) -> Iterator[Segment]:
-    """Yield runs of neighbours in one module: the deepest that are few, if possible numbered blocks."""
+    """Yield the modules below the strip, with names where there is room."""
+    for key, count in module_runs(names):
+        room, on_phone = (letters * count // len(names) - 1 for letters in (_LETTERS, _LETTERS_PHONE))
+        names_of_it = (".".join(key[start:]) for start in range(len(key)))
+        shown = next((name for name in names_of_it if len(name) <= room), "")
+        yield Segment(shown, count, len(shown) <= on_phone)
+
+
+def module_runs(names: Sequence[str]) -> list[tuple[tuple[str, ...], int]]:
+    """Return runs of neighbours in one module: the deepest that are few, if possible numbered blocks."""
     split = [name.split(".") for name in names]
     found = [
         [(key, len(list(run))) for key, run in groupby(tuple(parts[:depth]) for parts in split)]
@@ -122,9 +131,4 @@ def _segments(names: Sequence[str]) -> Iterator[Segment]:
     ]
     few = [runs for runs in found if len(runs) <= _MOST_SEGMENTS]
     numbered = [runs for runs in few if 2 * sum(key[-1].isdigit() for key, _ in runs) >= len(runs)]
-    runs = next(iter(numbered or few), [((), len(names))])
-    for key, count in runs:
-        room, on_phone = (letters * count // len(names) - 1 for letters in (_LETTERS, _LETTERS_PHONE))
-        names_of_it = (".".join(key[start:]) for start in range(len(key)))
-        shown = next((name for name in names_of_it if len(name) <= room), "")
-        yield Segment(shown, count, len(shown) <= on_phone)
+    return next(iter(numbered or few), [((), len(names))])
