@@ -30,7 +30,7 @@ from dst_analyze.report.overview.answer import Standing
 from dst_analyze.report.overview.strip import strip_of
 from dst_analyze.report.rendering import rendered
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
-from dst_analyze.report.summary import summary_of
+from dst_analyze.report.summary import standings, summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.report.verdict_file import verdict_of
 from dst_analyze.run.config import Json
@@ -175,8 +175,11 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
         changes=changes,
+        changed=[group for group in plan.groups if group.new_width < group.width] if plan else [],
+        unchanged=[group for group in plan.groups if group.new_width >= group.width] if plan else [],
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
+        against=standings(proof) if proof else {},
         proof=list(proof.table.itertuples(index=False)) if proof else [],
         commands=commands(record, plan, proof, methods),
         methods=methods,

@@ -174,6 +174,21 @@ def _proven(proof: Verification) -> Iterator[str]:
         yield f"Among models of its size it is {'; '.join(parts)}."
 
 
+def standings(proof: Verification) -> dict[str, str]:
+    """Return, for each model of a proof, how the suggestion stands against it, in few words."""
+    found = {SLIM: "–"}
+    for entry in proof.entries:
+        lead, low, high = proof.lead(entry.name)
+        if entry.name == SLIM or math.isnan(lead):
+            found.setdefault(entry.name, "not comparable")
+            continue
+        words = {"better": "better", "worse": "worse", "open": "level, as far as is known"}[proof.standing(entry.name)]
+        bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (lead, low, high)]
+        between = f", {bounds[1]} to {bounds[2]}" if math.isfinite(low) else ", one seed"
+        found[entry.name] = f"{words} ({bounds[0]}{between})"
+    return found
+
+
 def _amount(apart: float, kind: str) -> str:
     """Return a difference of scores: of accuracies in points."""
     return f"{100 * apart:.1f}" if kind == "accuracy" else f"{apart:.2g}"

@@ -290,11 +290,40 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     canvas = page.locator(".canvas").first
     assert "5 blocks alike" in canvas.text_content()
     assert canvas.locator("a").count() == len(LAYERS)
-    wide = canvas.locator("svg").bounding_box()["width"]
-    page.get_by_role("button", name="Larger").first.click()
-    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(1.25 * wide, rel=0.01)
+    svg, frame = canvas.locator("svg"), canvas.bounding_box()
+
+    def wide() -> float:
+        return float(svg.bounding_box()["width"])
+
+    fit = svg.bounding_box()
+    assert fit["width"] <= frame["width"]
+    assert fit["height"] <= frame["height"]  # the whole network is there on opening
     page.get_by_role("button", name="100 %").first.click()
-    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(wide, rel=0.01)
+    whole = wide()
+    page.get_by_role("button", name="Larger").first.click()
+    assert wide() == pytest.approx(1.25 * whole, rel=0.01)
+    canvas.focus()
+    page.keyboard.press("-")
+    assert wide() == pytest.approx(whole, rel=0.01)
+    canvas.hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_function(f"document.querySelector('.canvas svg').clientWidth > {1.2 * whole}")
+    for _ in range(6):
+        page.keyboard.press("+")
+    top, at = canvas.evaluate("e => e.scrollTop"), canvas.bounding_box()
+    page.mouse.move(at["x"] + 30, at["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 30, at["y"] + 100)
+    page.mouse.up()
+    assert canvas.evaluate("e => e.scrollTop") != top
+    canvas.focus()
+    page.keyboard.press("0")
+    assert wide() == pytest.approx(fit["width"], rel=0.01)
+    page.locator(".find-layer").first.fill("blocks.3")
+    assert canvas.locator("a.hit").count() == 2
+    assert page.locator(".found").first.text_content() == "2 found"
     unfolded = page.locator("details .canvas")
     assert unfolded.is_hidden()
     page.get_by_text("Unfolded: every block drawn").click()

@@ -198,21 +198,89 @@ function startPicking(showAll) {
 // --- the picture: zoom and keyboard --------------------------------------------------------------------------------
 
 function startCanvas(canvas) {
-  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width;
-  const links = all("a", canvas);
-  let zoom = 1;
-  function show(factor) {
-    zoom = Math.min(Math.max(factor, 0.25), 4);
-    svg.style.width = `${width * zoom}px`;
-  }
-  const controls = canvas.previousElementSibling;
+  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
+  const links = all("a", canvas), controls = canvas.previousElementSibling;
   const steps = { in: () => zoom * 1.25, out: () => zoom / 1.25, whole: () => 1, fit: fitting };
-  function fitting() {
-    return Math.min(1, (canvas.clientWidth - 20) / width);
+  const keys = { "+": "in", "=": "in", "-": "out", 0: "fit" };
+  const touches = new Map();
+  let zoom = 1, chosen = false, apart = 0;
+
+  // The point of the picture below (x, y) of the frame stays where it is.
+  function show(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
+    const before = zoom;
+    zoom = Math.min(Math.max(factor, Math.min(0.25, fitting())), 4);
+    const left = canvas.scrollLeft + x, top = canvas.scrollTop + y;
+    svg.style.width = `${width * zoom}px`;
+    canvas.scrollLeft = (left * zoom) / before - x;
+    canvas.scrollTop = (top * zoom) / before - y;
   }
-  all("button", controls).forEach((button) => {
-    button.addEventListener("click", () => show(steps[button.dataset.zoom]()));
+  function fitting() {
+    const most = parseFloat(getComputedStyle(canvas).maxHeight) || canvas.clientHeight;
+    return Math.min(1, (canvas.clientWidth - 20) / width, (most - 20) / height);
+  }
+  function change(step, ...place) {
+    chosen = true;
+    show(steps[step](), ...place);
+  }
+  function within(event) {
+    const frame = canvas.getBoundingClientRect();
+    return [event.clientX - frame.left, event.clientY - frame.top];
+  }
+
+  all("button", controls).forEach((button) => button.addEventListener("click", () => change(button.dataset.zoom)));
+  new ResizeObserver(() => {
+    if (!chosen && canvas.clientWidth) show(fitting()); // the whole network, until somebody asks for a part of it
+  }).observe(canvas);
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) return; // a plain wheel scrolls the page
+      event.preventDefault();
+      change(event.deltaY < 0 ? "in" : "out", ...within(event));
+    },
+    { passive: false },
+  );
+  canvas.addEventListener("pointerdown", (event) => {
+    touches.set(event.pointerId, event);
+    apart = 0;
   });
+  addEventListener("pointermove", (event) => {
+    const before = touches.get(event.pointerId);
+    if (!before) return;
+    touches.set(event.pointerId, event);
+    const [one, other] = touches.values();
+    if (other) {
+      const now = Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+      if (apart) {
+        chosen = true;
+        show((zoom * now) / apart, ...within(event));
+      }
+      apart = now;
+    } else if (event.pointerType === "mouse") {
+      canvas.scrollLeft -= event.clientX - before.clientX;
+      canvas.scrollTop -= event.clientY - before.clientY;
+    }
+  });
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, (event) => touches.delete(event.pointerId));
+  svg.addEventListener("dragstart", (event) => event.preventDefault());
+  canvas.addEventListener("keydown", (event) => {
+    if (!(event.key in keys) || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    change(keys[event.key]);
+  });
+
+  const words = find(".find-layer", controls), found = find(".found", controls);
+  words.addEventListener("input", () => {
+    const wanted = words.value.toLowerCase();
+    const hits = links.filter((link) => wanted && (link.getAttribute("aria-label") ?? link.textContent).toLowerCase().includes(wanted));
+    links.forEach((link) => link.classList.toggle("hit", hits.includes(link)));
+    found.textContent = wanted ? `${hits.length} found` : "";
+    if (hits.length) {
+      if (zoom < 0.8) change("whole");
+      hits[0].scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
+  });
+
   // One tab stop for all layers; arrow keys move between them.
   links.forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
   canvas.addEventListener("keydown", (event) => {
