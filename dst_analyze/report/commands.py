@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from dst_analyze.baselines.agreement import MethodComparison
@@ -22,11 +21,11 @@ def commands(
     record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, methods: MethodComparison | None = None
 ) -> list[str]:
     """Return the commands that reproduce a run; none if its model was an object in memory."""
-    config, run = record.config, Path(record.folder).name
+    config, run = record.config, str(record.folder)
     if not config.can_be_made_again:
         return []
     beside = ["--baselines", ",".join(methods.measured)] if methods else []
-    lines = [command_again(record, *beside)]
+    lines = [command_again(record, *beside, "--out", run)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
         careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []

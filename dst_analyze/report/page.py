@@ -27,7 +27,7 @@ from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.markdown import markdown_summary
 from dst_analyze.report.overview.answer import Standing
-from dst_analyze.report.overview.strip import strip_of
+from dst_analyze.report.overview.strip import advised, layer_widths, strip_of
 from dst_analyze.report.rendering import rendered
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
 from dst_analyze.report.summary import standings, summary_of
@@ -132,7 +132,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     ranking = ranking or rank_run(record)
     kept = kept or read_suggestion(record)
     plan, proof = kept.plan, kept.proof
-    picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
+    picture, methods = read_picture(record, ranking, plan=plan), read_method_comparison(record, ranking)
     changes = read_changes(kept.changes)
     rows, data = rows_of(record, ranking, plan, changes)
     figure_set = FigureSet()
@@ -165,7 +165,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         figures=_figures(record, ranking, plan, figure_set),
         picture=picture,
         has_graph=(record.folder / GRAPH).exists(),
-        unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
+        unfolded=_unfolded(record, ranking, plan) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
@@ -245,17 +245,19 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
     )
 
 
-def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
+def read_picture(
+    record: SweepRecord, ranking: Ranking, *, plan: SlimPlan | None = None, fold: bool = True
+) -> Picture | None:
     """Return a drawing of the model's graph; None if there is no graph, or one too large to draw."""
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
     structure = structure_of(graph, record.manifest.model.skipped, fold=fold)
-    return None if structure is None else picture_of(structure, ranking)
+    return None if structure is None else picture_of(structure, ranking, layer_widths(record.layers, advised(plan)))
 
 
-def _unfolded(record: SweepRecord, ranking: Ranking) -> Picture | None:
-    picture = read_picture(record, ranking, fold=False)
+def _unfolded(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Picture | None:
+    picture = read_picture(record, ranking, plan=plan, fold=False)
     return picture if picture is not None and len(picture.boxes) <= _MOST_UNFOLDED else None
 
 

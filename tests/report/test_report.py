@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -342,9 +344,9 @@ def test_the_commands_reproduce_the_run(tmp_path):
     first, last = commands(_made_by(record, **today), plan, None)
     assert first == (
         "dst-analyze m.py --model-arg n=2 --alphas 1e-4,1e-3 --seeds 3 --until-stable --lr 0.1 "
-        "--include 'conv*' --include 'fc;rm -rf'"
+        f"--include 'conv*' --include 'fc;rm -rf' --out '{record.folder}'"
     )
-    assert last == "dst-analyze report 'a run'"
+    assert last == f"dst-analyze report '{record.folder}'"
 
 
 @pytest.mark.parametrize(
@@ -357,7 +359,7 @@ def test_the_commands_reproduce_the_run(tmp_path):
 )
 def test_a_run_with_old_defaults_is_reproduced_with_them(tmp_path, made, named):
     first, *_ = commands(_made_by(make_run(tmp_path / "run"), **made), None, None)
-    assert first == f"dst-analyze m.py --alphas 1e-4,1e-3 {named}"
+    assert first == f"dst-analyze m.py --alphas 1e-4,1e-3 {named} --out {tmp_path / 'run'}"
 
 
 def test_a_run_with_literal_alphas_is_reproduced_with_them(tmp_path):
@@ -365,6 +367,47 @@ def test_a_run_with_literal_alphas_is_reproduced_with_them(tmp_path):
     assert " --alpha-scale 1 " in commands(record, None, None)[0]
     paper = replace(record, config=record.config.model_copy(update={"recipe": "paper"}))
     assert "--alpha-scale" not in commands(paper, None, None)[0]
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 2))
+
+def train_data():
+    x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    return x, (x.sum(1) > 0).long()
+"""
+
+
+def test_the_commands_of_the_page_make_the_run_again(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "net.py").write_text(MODEL)
+
+    def run(command, place):
+        words = [sys.executable, "-m", "dst_analyze", *shlex.split(command)[1:]]
+        subprocess.run(words, cwd=tmp_path / place, env=env, check=True, capture_output=True)
+
+    run(
+        "dst-analyze net.py --steps 30 --alphas 1e-3,1e-2 --lr 0.1 --jobs 1 --out reports/a --target-params 0.6", "here"
+    )
+    page = (tmp_path / "here" / "reports" / "a" / "report.html").read_text()
+    again = unescape(re.search(r'id="commands"[^>]*><code>(.*?)</code>', page, re.DOTALL)[1]).splitlines()
+    assert len(again) == 3
+    assert all("reports/a" in command for command in again)
+    for command in again:
+        run(command, "there")
+    for name in ("table.csv", "plan.json", "report.html"):
+        made = [(tmp_path / place / "reports" / "a" / name).read_text() for place in ("here", "there")]
+        alike = [
+            re.sub(r"(?s)<dt>cost.*?</dd>|<dt><a[^>]*>cost.*?</dd>|<dt>time</dt>.*?</dd>", "", text) for text in made
+        ]
+        assert alike[0] == alike[1], name
 
 
 def _made_by(record, **defaults):

@@ -63,7 +63,7 @@ class Strip:
 
 def strip_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Strip | None:
     """Return the strip of a run; None if no layer has a known width."""
-    widths = layer_widths(record.layers, plan if plan is not None and plan.is_advice else None)
+    widths = layer_widths(record.layers, advised(plan))
     labels = dict(zip(ranking.table["layer"], ranking.table["label"], strict=True))
     names = [name for name in record.layers["layer"] if name in widths]
     if not names:
@@ -77,6 +77,11 @@ def strip_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> St
     if len(segments) == len(names):
         segments = [replace(one, width=_change(*widths[name])) for one, name in zip(segments, names, strict=True)]
     return Strip(blocks, tuple(segments), widest, joined, changed)
+
+
+def advised(plan: SlimPlan | None) -> SlimPlan | None:
+    """Return a plan that is advice; None for that of a rehearsal."""
+    return plan if plan is not None and plan.is_advice else None
 
 
 def layer_widths(layers: pd.DataFrame, plan: SlimPlan | None) -> dict[str, tuple[int, int]]:
