@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench torture notebooks dist clean
+.PHONY: demo test lint bench torture notebooks screenshots dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -41,6 +41,10 @@ torture: $(VENV)/installed-test
 # The outputs that the notebooks keep, made anew.
 notebooks: $(VENV)/installed-test
 	$(BIN)/python notebooks/execute.py
+
+# Pictures of the report for five models, into docs/screenshots/made.
+screenshots: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python docs/screenshots/take.py
 
 # Built, looked into, installed into an environment of its own without the extras, and run there.
 dist: $(VENV)/installed

@@ -21,6 +21,7 @@ from dst_analyze.text import percent
 
 _MOST_OPEN = 30  # layers; more are folded
 _LEGEND = 5
+_MOST_COLUMNS = 12
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,10 @@ def heatmap_of(record: SweepRecord, ranking: Ranking, styles: Styles) -> Heatmap
 
 
 def heatmap_of_ranking(ranking: Ranking, styles: Styles) -> Heatmap:
-    """Return the heat map of a ranking alone, which knows no scores."""
+    """Return the heat map of a ranking alone, which knows no scores; of very many alphas only some."""
     table = ranking.remaining()
+    places = np.linspace(0, table.shape[1] - 1, min(table.shape[1], _MOST_COLUMNS)).round().astype(int)
+    table = table.iloc[:, places]
     columns = [Column(alpha_label(float(alpha)), "", "", "") for alpha in table.columns]
     return _heatmap(table, columns, styles)
 
