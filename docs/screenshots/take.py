@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent
 SWEEPS = {
-    "cnn": "example:demo --alphas 1e-6,1e-5,1e-4 --steps 300 --seeds 2 --verify --verify-seeds 3",
+    "cnn": "example:demo --alphas 1e-6,1e-5,1e-4 --steps 150 --seeds 2 --verify --verify-seeds 2",
     "gpt2": f"{HERE / 'gpt2.py'} --alphas 1e-6,1e-5,1e-4 --steps 40",
     "bert": f"{HERE / 'bert.py'} --alphas 1e-6,1e-5,1e-4 --steps 60 --seeds 2",
     "vit": f"{HERE / 'vit.py'} --alphas 1e-5,1e-4,1e-3 --steps 100 --seeds 2",
@@ -43,9 +43,10 @@ def main() -> None:
 
 def page_of(name: str) -> Path:
     """Return the report of a model, made by this version from its sweep."""
-    run = KEPT / name
-    if not (run / "verdict.json").exists():
-        run_command(*SWEEPS[name].split(), "--out", str(run), "--force", "--quiet")
+    run, unfinished = KEPT / name, KEPT / f"{name}-unfinished"
+    if not run.exists():
+        run_command(*SWEEPS[name].split(), "--out", str(unfinished), "--force", "--quiet")
+        unfinished.rename(run)
     run_command("report", str(run))
     return run / "report.html"
 

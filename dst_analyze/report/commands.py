@@ -35,6 +35,9 @@ def commands(
     return [*lines, shlex.join(["dst-analyze", "report", run])]
 
 
+_MORE_SEEDS = "5"  # of a proof whose interval is too wide
+
+
 @dataclass(frozen=True)
 class NextStep:
     """The command that adds most to what is known, and what it does."""
@@ -52,6 +55,8 @@ def next_step(record: SweepRecord, answer: Answer, *, has_source: bool) -> NextS
         return NextStep(
             "Train the narrower network beside the dense one and others of its size", _command("verify", run)
         )
+    if answer.standing is Standing.TRAINED:
+        return NextStep("Train the narrower network with more seeds", _command("verify", run, "--seeds", _MORE_SEEDS))
     if answer.standing is Standing.PROVEN and has_source:
         source = str(record.folder / SLIM_SOURCE)
         return NextStep("Analyse the narrower network in its turn: it is a model file", _command(source))

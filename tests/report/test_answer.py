@@ -18,6 +18,7 @@ NAMES = [f"blocks.{number // 2}.conv{number % 2}" for number in range(14)]
 PROOFS = {
     "none": None,
     "won": {"slim": (0.93, 0.94), "dense": (0.94, 0.95), "uniform": (0.8, 0.81)},
+    "wide": {"slim": (0.85, 0.99), "dense": (0.94, 0.95), "uniform": (0.8, 0.81)},
     "lost": {"slim": (0.90, 0.901), "dense": (0.94, 0.95), "uniform": (0.93, 0.931)},
     "costly": {"slim": (0.5, 0.52), "dense": (0.94, 0.95), "uniform": (0.4, 0.45)},
     "unfinished": {"slim": (None, None), "dense": (0.94, 0.95), "uniform": (0.4, 0.45)},
@@ -74,13 +75,17 @@ def test_the_first_screen_never_contradicts_itself(sweeps, plans, sweep, plan, p
     if shown is not None and plan not in ("test run", "nothing"):
         assert ("The suggestion lost" in titles) == (answer.standing is Standing.LOST) == (proof == "lost")
         assert (answer.standing is Standing.COSTLY) == (proof == "costly")
-        assert promises == (proof == "won" or (proof == "unfinished" and sweep in ("ordered", "stand-in", "alone")))
+        assert (answer.standing is Standing.TRAINED) == (proof == "wide")
+        assert (" can go" in answer.headline) == (proof == "won")
+        assert promises == (
+            proof in ("won", "wide") or (proof == "unfinished" and sweep in ("ordered", "stand-in", "alone"))
+        )
     if promises:
         gone = 1 - chosen.new_params / chosen.params
         assert answer.headline.startswith(part_words(chosen))
         assert tiles["saving"].value == f"{100 * gone:.0f} %"
         assert chosen.new_params < chosen.params
-        assert ("not proven" in answer.sentence) == (shown is None)
+        assert ("not proven yet" in answer.sentence) == (shown is None)
         assert ("stand-in" in answer.headline) == record.manifest.data.stand_in
     if answer.standing in (Standing.NO_EVIDENCE, Standing.TEST_RUN, Standing.NO_PLAN):
         assert tiles["saving"].value == "–"
@@ -111,7 +116,7 @@ def test_the_words_of_a_share(plans):
 
 def test_a_loss_is_judged_by_how_much_higher_it_is(sweeps, plans):
     record, ranking = sweeps["ordered"]
-    kept = proof_of({"slim": (1.05, 1.02), "dense": (1.0, 1.0)}, "loss")
+    kept = proof_of({"slim": (1.04, 1.03), "dense": (1.0, 1.0)}, "loss")
     lost = proof_of({"slim": (1.5, 1.4), "dense": (1.0, 1.0)}, "loss")
     assert summary_of(record, ranking, plans["half"], kept).answer.standing is Standing.PROVEN
     assert summary_of(record, ranking, plans["half"], lost).answer.standing is Standing.COSTLY

@@ -41,6 +41,7 @@ class Standing(StrEnum):
     NOTHING = "nothing to save"
     UNPROVEN = "not proven yet"
     UNFINISHED = "the proof did not finish"
+    TRAINED = "trained, but not proven"  # too few seeds to exclude a loss
     PROVEN = "proven"
     COSTLY = "costly"  # trained, it scores far below the dense model
     LOST = "lost"  # another network of its size is better
@@ -95,6 +96,12 @@ def _proven(plan: SlimPlan, proof: Verification, pairs: np.ndarray, on: str) -> 
         return Answer(Standing.NOTHING, "No part of this network is suggested to go", scores, trained)
     if slim < WORKING * dense if proof.score == "accuracy" else slim > _WORSE_LOSS * dense:
         return Answer(Standing.COSTLY, f"{part} of this network cannot go without a loss{on}", detail, trained)
+    _, low, _ = proof.lead(DENSE)
+    worst = dense + low if proof.score == "accuracy" else dense - low
+    if not (worst >= WORKING * dense if proof.score == "accuracy" else worst <= _WORSE_LOSS * dense):
+        return Answer(
+            Standing.TRAINED, f"{part} of this network could go{on}", detail, f"{trained}, too few to prove it"
+        )
     return Answer(Standing.PROVEN, f"{part} of this network can go{on}", detail, f"proven: {trained}")
 
 

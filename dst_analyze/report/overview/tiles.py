@@ -66,6 +66,7 @@ def _saving(plan: SlimPlan | None, answer: Answer) -> Tile:
 
 _BUT = {
     Standing.UNPROVEN: "; not proven yet",
+    Standing.TRAINED: "; not proven yet",
     Standing.UNFINISHED: "; the proof did not finish",
     Standing.LOST: "; but another network of this size is better",
     Standing.COSTLY: "; at a loss",
