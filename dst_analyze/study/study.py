@@ -59,7 +59,8 @@ class Study:
     """A sweep trained by a loop of your own, in a run folder like any other.
 
     Iterate over it: first comes the training that nothing is pruned in, then each alpha and seed. A folder that holds a
-    part of the study already is gone on with.
+    part of the study already is gone on with. Several processes of one group of torch.distributed train it together:
+    each iterates over it, the first writes.
 
     Args:
         folder: The run folder; made if it is not there.
@@ -72,8 +73,6 @@ class Study:
         listener: Called with every event.
         options: As in `run_sweep`: alpha_scale, target_remaining, include, exclude, threshold, estimator, backend,
             threshold_clock, threshold_scale, on_collapse.
-
-    Several processes of one group of torch.distributed train it together: each iterates over it, the first writes.
 
     Raises:
         OptionError: An option has no such value.
