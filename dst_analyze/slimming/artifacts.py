@@ -82,10 +82,11 @@ def write_suggestion(
     The plan names the sweep of the ``record``. A proof that is there stays if it is of the same plan.
     """
     model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
+    plan = plan.model_copy(update={"notes": tuple(dict.fromkeys((*plan.notes, *model.meta["notes"])))})
     plan = plan if record is None else plan.model_copy(update={"sweep": record.sha256})
     files = {
         PLAN: plan.as_bytes(),
-        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer"])),
+        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer", "line", "place", "remark"])),
         RATIOS: f"{json.dumps(pruning_ratios(plan), indent=1)}\n".encode(),
     }
     no_source = ""

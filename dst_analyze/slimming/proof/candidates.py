@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.inputs.inputs import Inputs
@@ -136,11 +136,15 @@ def _widths(plan: SlimPlan) -> str:
 class TensorCallAdapter(nn.Module):
     """A graph of tensors that is called with the arguments of the model it was made from."""
 
-    def __init__(self, graph: nn.Module) -> None:
+    def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()
         self.graph = graph
+        self._names = {str(node.target) for node in graph.graph.nodes if node.op == "placeholder"}
 
     def forward(self, *args: object, **kwargs: object) -> object:
+        named = {name: value for name, value in kwargs.items() if value is not None}
+        if self._names.issuperset(named):  # in any order, and without those that are optional
+            return self.graph(*Inputs(args).tensors(), **named)
         return self.graph(*Inputs(args, kwargs).tensors())
 
 

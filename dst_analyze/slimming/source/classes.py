@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 
 from dst_analyze.slimming.source.forward.loops import Loop
-from dst_analyze.slimming.source.forward.statements import Parameter
+from dst_analyze.slimming.source.forward.statements import Body, Parameter
 from dst_analyze.slimming.source.layers import Line
 from dst_analyze.slimming.source.literals import identifier, is_plain, wrapped
 from dst_analyze.slimming.source.templates import Slot, Template, joined, merged, note, rendered, skeleton, slots
@@ -206,9 +206,17 @@ def _commented(text: str, comment: str, indent: str) -> list[str]:
     return [f"{indent}{comment}", indent + line]
 
 
-def forward_lines(instance: Instance, names: Iterator[str | None], alike: Iterator[Slot]) -> list[str]:
+def method_lines(name: str, body: Body) -> list[str]:
+    """Return the lines of a method of the whole model, which has one instance."""
+    instance = Instance("", "", [], body.parameters, [*body.statements])
+    return forward_lines(instance, repeat(None), iter(instance.slots()), name)
+
+
+def forward_lines(
+    instance: Instance, names: Iterator[str | None], alike: Iterator[Slot], name: str = "forward"
+) -> list[str]:
     """Return the lines of a forward, with its signature."""
-    lines = [forward_signature(instance.parameters)]
+    lines = [forward_signature(instance.parameters, name)]
     for step in instance.statements:
         inner = _INDENT * 2
         if isinstance(step, Loop):
@@ -222,16 +230,16 @@ def forward_lines(instance: Instance, names: Iterator[str | None], alike: Iterat
     return lines
 
 
-def forward_signature(parameters: Sequence[Parameter]) -> str:
-    """Return the first line of a forward."""
-    given = ["self", *(p.name + (f": {p.annotation}" if p.annotation else "") for p in parameters)]
-    line = f"{_INDENT}def forward({', '.join(given)}):"
+def forward_signature(parameters: Sequence[Parameter], name: str = "forward") -> str:
+    """Return the first line of a forward, or of another method."""
+    given = ["self", *(parameter.text for parameter in parameters)]
+    line = f"{_INDENT}def {name}({', '.join(given)}):"
     if len(line) <= _LONGEST:
         return line
     inner = _INDENT * 2
     together = [inner + ", ".join(given)]
     each = [f"{inner}{text}," for text in given]
-    return "\n".join([f"{_INDENT}def forward(", *(together if len(together[0]) <= _LONGEST else each), f"{_INDENT}):"])
+    return "\n".join([f"{_INDENT}def {name}(", *(together if len(together[0]) <= _LONGEST else each), f"{_INDENT}):"])
 
 
 def _templates(statements: Sequence[Template | Loop]) -> Iterator[Template]:

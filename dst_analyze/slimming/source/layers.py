@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dst_analyze.slimming.conditions import Branch
 from dst_analyze.slimming.source.constructors import Imports, constructor
 from dst_analyze.slimming.source.literals import attribute, identifier, is_listed, is_plain, literal
 from dst_analyze.slimming.source.templates import (
@@ -149,9 +150,9 @@ class LayerWriter:
 
 
 def children(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the parameters, buffers and submodules that a module holds, by name."""
-    tensors = [*module._parameters.items(), *module._buffers.items()]
-    return [(name, value) for name, value in (*tensors, *module._modules.items()) if value is not None]
+    """Return the parameters, buffers and submodules that a module holds, by name; a branch is a method of the model."""
+    held = (*module._parameters.items(), *module._buffers.items(), *module._modules.items())
+    return [(name, value) for name, value in held if value is not None and not isinstance(value, Branch)]
 
 
 def _comprehension(lines: Sequence[Line], star: str, role: str) -> Template | None:

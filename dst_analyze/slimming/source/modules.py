@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from torch import fx, nn
 
-from dst_analyze.slimming.source.classes import Instance, WrittenClass, write_classes
+from dst_analyze.slimming.conditions import Branch
+from dst_analyze.slimming.source.classes import Instance, WrittenClass, method_lines, write_classes
 from dst_analyze.slimming.source.constructors import Imports, constructor
 from dst_analyze.slimming.source.forward.expressions import reference
 from dst_analyze.slimming.source.forward.loops import with_loops
@@ -45,7 +47,19 @@ def write_modules(
     whole.kind = name
     whole.lines += [Line((tie,)) for tie in layers.ties()]
     del taken[name]
-    return [*found, *write_classes([whole], taken)]
+    (last,) = write_classes([whole], taken)
+    return [*found, replace(last, text="\n".join([last.text, *_branch_lines(slim, held, imports)]))]
+
+
+def _branch_lines(slim: fx.GraphModule, held: nn.Module, imports: Imports) -> Iterator[str]:
+    """Yield the lines of the methods for what runs under a condition only."""
+    for name, branch in slim.named_children():
+        if isinstance(branch, Branch):
+            graph = copy_for_writing(branch.part.graph)
+            output = next(node for node in reversed(graph.nodes) if node.op == "output")
+            region = regions_of(graph, {path for path, _ in held.named_modules()})
+            yield ""
+            yield from method_lines(name, write_body(region, held, imports, root_output=output))
 
 
 def all_paths(slim: fx.GraphModule) -> set[str]:
@@ -190,7 +204,8 @@ def _imported_names(slim: fx.GraphModule) -> list[str]:
     """Return the names that the layers' constructors will import."""
     scratch = Imports()
     for module in slim.modules():
-        if type(module) is not nn.Module and module is not slim:
+        own = (nn.Module, Branch)
+        if type(module) not in own and not isinstance(module, fx.GraphModule):
             try:
                 constructor(module, scratch)
             except SourceError:

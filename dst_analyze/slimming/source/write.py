@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import torch
 from safetensors.torch import save
 from torch import fx
 
@@ -20,6 +19,7 @@ from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.source.comparison import is_same_model
 from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports
+from dst_analyze.slimming.source.example_inputs import example_lines
 from dst_analyze.slimming.source.layers import PARTS
 from dst_analyze.slimming.source.literals import SourceError, identifier, literal, wrapped
 from dst_analyze.slimming.source.modules import all_paths, kept_kinds, write_modules
@@ -109,7 +109,7 @@ def _text(slim: fx.GraphModule, flat: Collection[str]) -> tuple[str, set[str]]:
     functional = any("F." in text for text in texts)
     ordered = any("OrderedDict(" in text for text in texts)
     top = [*heading, "", *imports.standard(ordered), "", *imports.lines(functional), "", f"WEIGHTS = {_WEIGHTS}"]
-    parts = ["\n".join(top), *texts, _builder(slim, name), _example(slim)]
+    parts = ["\n".join(top), *texts, _builder(slim, name), example_lines(slim)]
     forms = Counter(written.kind for written in classes)
     scattered = {path for written in classes if forms[written.kind] > _MOST_FORMS for path in written.calls}
     return "\n\n\n".join(part for part in parts if part) + "\n", scattered
@@ -180,29 +180,3 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
             "        model.get_parameter(name).requires_grad_(False)",
         ]
     return "\n".join([*lines, "    return model"])
-
-
-_FEW = 16  # the most numbers of an integer input that are written out, such as sequence lengths
-
-
-def _input_expression(tensor: torch.Tensor) -> str:
-    shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
-    if tensor.is_floating_point():
-        return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
-    if tensor.numel() > _FEW or tensor.is_meta or tensor.is_complex() or not tensor.any():
-        return f"torch.zeros({shape}{dtype})"
-    return f"torch.tensor({literal(tensor.tolist())}{dtype})"
-
-
-def _example(slim: fx.GraphModule) -> str:
-    """Return ``example_inputs()`` with inputs of the example's shapes: noise, or the example's own few integers."""
-    tensors = slim.meta.get("inputs")
-    if not tensors:
-        return ""
-    made = [_input_expression(tensor) for tensor in tensors]
-    return "\n".join(
-        [
-            "def example_inputs() -> tuple[torch.Tensor, ...]:",
-            wrapped(f"    return ({', '.join(made)}{',' * (len(made) == 1)})", "    "),
-        ]
-    )

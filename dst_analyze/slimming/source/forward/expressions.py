@@ -14,12 +14,13 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from dst_analyze.slimming.conditions import Branch, Condition, choose
 from dst_analyze.slimming.source.constructors import Imports
 from dst_analyze.slimming.source.forward.regions import Region, as_list
 from dst_analyze.slimming.source.literals import SourceError, is_listed, is_plain, literal
 from dst_analyze.slimming.source.templates import Entry, Piece, Slot, Template, joined, rendered, separated
 
-ATOM, _UNARY, _LOWEST = 100, 80, 0
+ATOM, _UNARY, _CHOICE, _LOWEST = 100, 80, 10, 0
 # Operators: their sign, how tightly they bind, and how tightly the left and the right operand have to.
 _INFIX: dict[Any, tuple[str, int]] = {
     operator.pow: ("**", 90),
@@ -82,7 +83,7 @@ def called_module(target: Any) -> str:
 def needs_import(target: Any) -> bool:
     """Return True if a function is called by a name that the file imports."""
     return (
-        target is not as_list
+        target not in (as_list, choose)
         and not called_module(target)
         and target not in _BUILTINS
         and target not in _INFIX
@@ -191,11 +192,25 @@ class _Parts:
 
     def node(self, node: fx.Node) -> Expression:
         if node.op == "call_module":
-            options = _without_defaults(node.kwargs, self._writer.module(str(node.target)).forward)
+            called = self._writer.module(str(node.target))
+            if isinstance(called, Branch):
+                return self._branch(node, called)
+            options = _without_defaults(node.kwargs, called.forward)
             return self.made(self._writer.refer(str(node.target)), "(", self._arguments(node.args, options), ")")
         if node.op == "call_method":
             return self._method(node)
         return self._function(node)
+
+    def _branch(self, node: fx.Node, branch: Branch) -> Expression:
+        """Return the call of the method that a branch is written as, where its condition holds."""
+        test, otherwise, *given = node.args
+        call = joined(self._writer.refer(str(node.target)), "(", self._arguments(given, {}), ")")
+        return self._chosen(branch.condition, test, call, otherwise)
+
+    def _chosen(self, condition: Condition, test: Any, then: Template, otherwise: Any) -> Expression:
+        before, after = condition.value.split("{}")
+        tested = joined(f" if {before}", self.value(test, ATOM), f"{after} else ")
+        return self.made(then, tested, self.value(otherwise, _CHOICE), level=_CHOICE)
 
     def _method(self, node: fx.Node) -> Expression:
         method = self._role = str(node.target)
@@ -227,6 +242,9 @@ class _Parts:
             return self.made(self.value(args[0], ATOM), f".{args[1]}")
         if target is as_list:
             return self.made(self.value(list(args)))
+        if target is choose:
+            condition, test, then, otherwise = args
+            return self._chosen(Condition[str(condition)], test, self.value(then, _CHOICE + 1), otherwise)
         if target is torch._assert:
             message = re.sub(r"Proxy\(\w*\)", "another", args[1]) if isinstance(args[1], str) else args[1]
             return self.made("assert ", self.value(args[0]), ", ", self.value(message), level=_LOWEST)

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import fx, nn
 
+from dst_analyze.slimming.conditions import Branch, choose
 from dst_analyze.slimming.source.constructors import Imports
 from dst_analyze.slimming.source.forward.expressions import (
     IN_PLACE,
@@ -45,6 +46,12 @@ class Parameter:
 
     name: str
     annotation: str = "torch.Tensor"  # empty if it is neither a tensor nor a size
+    default: str = ""
+
+    @property
+    def text(self) -> str:
+        annotated = f"{self.name}: {self.annotation}" if self.annotation else self.name
+        return f"{annotated} = {self.default}" if self.default else annotated
 
 
 @dataclass
@@ -86,6 +93,8 @@ def _short_name(node: fx.Node) -> str:
         return str(node.args[1])
     if isinstance(node.target, type):
         return node.name
+    if node.target is choose:
+        return "result"
     if node.op in ("call_module", "get_attr"):
         return next((part for part in reversed(str(node.target).split(".")) if not part.isdigit()), "x")
     if node.op == "placeholder":
@@ -95,11 +104,18 @@ def _short_name(node: fx.Node) -> str:
     return str(getattr(node.target, "__name__", node.target)).strip("_")
 
 
+def is_optional(node: fx.Node) -> bool:
+    """Return True for an input that has a default, which is None."""
+    return node.op == "placeholder" and bool(node.args)
+
+
 def _annotation(node: fx.Node) -> str:
     if size_name(node) is not None:
         return "int"
     if node.target is as_list:
         return "list[torch.Tensor]"
+    if is_optional(node):
+        return "torch.Tensor | None"
     return "torch.Tensor" if node.meta.get("is_tensor", True) else ""
 
 
@@ -139,7 +155,11 @@ class _BodyWriter:
             self._left[node] += 1
         for node in region.parameters:
             name = str(node.meta.get("passed", {}).get(region.call, "")) or _short_name(node)
-            self._body.parameters.append(Parameter(self._bind(node, self._free_name(name)), _annotation(node)))
+            bound, default = (
+                self._bind(node, self._free_name(name)),
+                "None" if root_output and is_optional(node) else "",
+            )
+            self._body.parameters.append(Parameter(bound, _annotation(node), default))
         for step in self._steps:
             self._write(step)
         if root_output is not None or region.results:
@@ -153,6 +173,8 @@ class _BodyWriter:
             self._change(step)
             return
         inputs = _inputs(step)
+        if self._is_conditional(step):  # what is computed before it is computed whatever the condition
+            self._flush()
         expression = self._expression(step, self._inlined(inputs))
         if len(expression.text) > _LONGEST and any(node in self._waiting() for node in inputs):
             self._flush()
@@ -168,6 +190,13 @@ class _BodyWriter:
         else:
             self._flush()
             self._assign(step, results, expression)
+
+    def _is_conditional(self, step: Step) -> bool:
+        if isinstance(step, Region):
+            return False
+        return step.target is choose or (
+            step.op == "call_module" and isinstance(self._writer.module(str(step.target)), Branch)
+        )
 
     def _waiting(self) -> set[fx.Node]:
         return {node for node, _ in self._pending}
