@@ -53,6 +53,7 @@ def vit_l() -> Made:
 
 
 def gpt2_medium() -> Made:
+    torchvision_module()  # before transformers imports it, which fails beside a CPU build of torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False)
@@ -60,6 +61,7 @@ def gpt2_medium() -> Made:
 
 
 def llama_1b() -> Made:
+    torchvision_module()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -101,7 +103,7 @@ def measure(name: str) -> list[dict[str, object]]:
     model, inputs = stage("build", make)
     traced = stage("trace", lambda: trace_model(model, inputs))
     if traced is None:
-        return rows
+        return [{"model": name, **row} for row in rows]
     coupling = stage("couple", lambda: couple_channels(traced))
     masked = stage("mask", lambda: mask_model(traced, form="modules"))
     del masked

@@ -87,8 +87,8 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     ways = read_method_comparison(record, ranking)
     if ways is not None:
         yield "baselines", ways.verdict
-    doubts = [str(note.title) for note in notes_of(record)]
-    if doubts and main_problem is None:
+    doubts = dict.fromkeys(str(note.title) for note in notes_of(record))
+    if doubts:
         yield "notes", f"{'; '.join(doubts)} (explained in the report)"
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
         yield "slim model", suggestion.built_by

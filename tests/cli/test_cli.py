@@ -131,7 +131,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
 def test_alphas_that_prune_nothing_are_said_first_and_the_last_line_mends_it(here, capsys, inline):
     (here / "m.py").write_text(FILE)
     args = ["m.py", *MISSION, "--alpha-scale", "1", "--steps", "60", "--lr", "0.1", "--out", "run", "--jobs", "1"]
-    assert main([*args, "--quiet"]) == 0
+    assert main([*args, "--quiet", "-v"]) == 0
     out = capsys.readouterr().out
     assert "Nothing was pruned" in out
     assert "Verdict: no ranking." in out
@@ -249,7 +249,7 @@ def test_inspect_needs_values_only_where_the_model_does(here, capsys):
 
 
 def test_the_report_is_made_again(here, capsys):
-    assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet"]) == 0
+    assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet", "-v"]) == 0
     assert "! Stand-in data: " in capsys.readouterr().out
     html = (here / "run" / "report.html").read_bytes()
     (here / "run" / "report.html").unlink()
@@ -292,7 +292,7 @@ def test_ratios_from_elsewhere_are_ranked_and_compared(here, capsys):
 
 def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys, inline):
     args = ["small.py", "--alphas", "1e-3", "--steps", "10", "--lr", "1e20", "--out", "run"]
-    assert main(args) == 1
+    assert main([*args, "-v"]) == 1
     captured = capsys.readouterr()
     assert captured.out.count("! Diverged: ") == 2
     assert "STAND-IN DATA" in captured.err

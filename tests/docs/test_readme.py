@@ -131,3 +131,11 @@ def test_the_file_of_options_is_one_the_program_reads(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(OPTIONS_FILE.text)
     read = read_options(tmp_path / "run.toml", commands.commands[DEFAULT])
     assert read == {"model": "mymodel.py", "alphas": "1e-06,1e-05", "lr": 0.1, "schedule": "cosine"}
+
+
+def test_prose_has_short_lines() -> None:
+    """Tables and code may need more."""
+    for page in PAGES:
+        prose = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for line in prose.splitlines():
+            assert len(line) <= 100 or line.lstrip().startswith(("|", "![")), f"{page.name}: {line}"

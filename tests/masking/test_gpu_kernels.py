@@ -361,3 +361,12 @@ def test_triton_is_taken_where_it_works(case: str, monkeypatch: Any, caplog: Any
     assert (found is GROUPED) == (case != "works")
     assert bool(caplog.records) == (case in ("wrong", "raises"))
     assert agree_on(torch.device("cpu"), GROUPED)
+
+
+@needs_triton
+def test_the_command_is_quiet_where_triton_is_installed() -> None:
+    """torch imports Triton by itself, and Triton's bindings complain about an exit without garbage collection."""
+    command = [sys.executable, "-m", "dst_analyze", "inspect", "example:lenet-300-100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0
+    assert "leaked" not in done.stderr

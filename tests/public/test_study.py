@@ -284,6 +284,16 @@ def test_bad_use_is_named_and_what_was_finished_is_kept(tmp_path):
     assert run_all(dst.Study(tmp_path / "run", ALPHAS))[0] == ("warm-up", 0, None)
 
 
+def test_a_schedule_that_never_leaves_zero_is_named(tmp_path):
+    study = dst.Study(tmp_path / "run", ALPHAS)
+    with pytest.raises(ModelError, match="the optimizer took 1 step at a learning rate of 0"):  # noqa: PT012
+        for trial in study:
+            model = net()
+            with trial.attach(model, X[:2]):
+                train(model, 0, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), steps=1)
+            trial.tell(accuracy(model))
+
+
 def test_a_folder_of_a_sweep_is_no_study(tmp_path):
     dst.run_sweep(net(), (X, Y), alphas=ALPHAS, steps=5, device="cpu", out=tmp_path / "run", jobs=1)
     with pytest.raises(FolderError, match="another run"):

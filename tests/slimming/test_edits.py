@@ -12,7 +12,7 @@ import torch
 from dst_analyze import couple_channels
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
-from dst_analyze.report.page import change_lines
+from dst_analyze.report.changes import read_changes
 from dst_analyze.slimming.source.edits import changed_lines
 from dst_analyze.slimming.surgery.build import slim
 
@@ -130,7 +130,7 @@ def test_the_report_shows_changes_in_the_order_of_the_source(tmp_path: Path) -> 
     table, _ = lines(traced, {"conv1": 12, "conv2": 6, "head.1": 16})
     path = tmp_path / "changes.csv"
     table.reset_index().sort_values("layer", ascending=False).to_csv(path, index=False, lineterminator="\n")
-    shown = change_lines(path)
+    shown = "\n".join(read_changes(path).values()).split("\n")
     ast.parse("\n".join(shown))
     assert [line for line in shown if line.startswith("self.")][:2] == [
         "self.conv1 = nn.Conv2d(1, 12, 3)  # was nn.Conv2d(1, 16, 3)",

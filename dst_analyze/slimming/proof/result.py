@@ -39,7 +39,7 @@ AUTO_SEEDS = (3, 5, 10)
 _MISMATCH = 0.1  # a difference in cost, as a share of the suggestion's, that is pointed out
 _MOST_ENTRIES = 100
 
-Standing = Literal["better", "worse", "level", "open"]
+LeadStanding = Literal["better", "worse", "level", "open"]
 
 
 class Entry(Json):
@@ -213,7 +213,7 @@ class Verification(Json):
         lead = self._leads[other]
         return lead.mean, lead.low, lead.high
 
-    def standing(self, other: str) -> Standing:
+    def standing(self, other: str) -> LeadStanding:
         """Return how the slim model stands against another.
 
         "better" or "worse" if the interval of the lead excludes 0, "level" if it lies within `LEVEL`, else "open".
@@ -224,7 +224,7 @@ class Verification(Json):
             return "level"
         return "better" if low > 0 else "worse" if high < 0 else "open"
 
-    def rivals(self, standing: Standing | None = None) -> list[Entry]:
+    def rivals(self, standing: LeadStanding | None = None) -> list[Entry]:
         """Return the models of the suggestion's size, of which it has this standing."""
         others = [e for e in self.entries if e.name not in (SLIM, DENSE, *OTHER_BUDGET)]
         return [e for e in others if standing is None or self.standing(e.name) == standing]

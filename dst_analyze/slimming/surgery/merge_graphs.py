@@ -155,7 +155,8 @@ class _Merge:
             if memo is None:
                 args = self._condition.name, self._test, theirs, mine
                 result = self._built.graph.create_node("call_function", choose, args)
-                result.meta["nn_module_stack"] = before.meta.get("nn_module_stack", {})
+                kept = ("nn_module_stack", "calls", "line")
+                result.meta |= {key: before.meta[key] for key in kept if key in before.meta}
             else:
                 result = self._done[memo] = self._with_parts(mine, theirs, key)
         result.meta[BASE] = base
