@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -81,7 +81,13 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
         raise click.BadParameter(f"{value!r} is not a list of numbers such as 1e-5,1e-4") from None
 
 
-class SeedCount(click.ParamType[int | str]):
+if TYPE_CHECKING:
+    _Parameter = click.ParamType[int | str]
+else:
+    _Parameter = click.ParamType  # generic for type checkers only, in the oldest click that is supported
+
+
+class SeedCount(_Parameter):
     """A number of seeds, or "auto"."""
 
     name = "count"
