@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench torture notebooks screenshots dist clean
+.PHONY: demo test lint bench torture notebooks screenshots docs dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -45,6 +45,10 @@ notebooks: $(VENV)/installed-test
 # Pictures of the report for five models, into docs/screenshots/made.
 screenshots: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python docs/screenshots/take.py
+
+# The site, in build/site; a broken link or reference is an error.
+docs: $(VENV)/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Built, looked into, installed into an environment of its own without the extras, and run there.
 dist: $(VENV)/installed

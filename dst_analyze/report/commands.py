@@ -31,7 +31,9 @@ def commands(
         careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []
         lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule, *careful]))
     if proof is not None:
-        lines.append(shlex.join(["dst-analyze", "verify", run, "--seeds", str(len(proof.seeds))]))
+        lines.append(
+            shlex.join(["dst-analyze", "verify", run, "--seeds", "auto" if proof.looks > 1 else str(len(proof.seeds))])
+        )
     return [*lines, shlex.join(["dst-analyze", "report", run])]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,6 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_method_comparison
+from dst_analyze.errors import FolderError
 from dst_analyze.ranking.formats.serialize import signed
 from dst_analyze.ranking.formats.table import by_reason, export_table
 from dst_analyze.ranking.length_evidence import length_caveat
@@ -107,8 +108,9 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None, listene
 
 def _short_forms(record: SweepRecord, ranking: Ranking, kept: KeptSuggestion) -> dict[str, bytes]:
     """Return the files that say the result in short: verdict.json for programs, summary.md for people."""
-    summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
-    found = verdict_of(record, ranking, summary, kept.plan, kept.proof)
+    proof = kept.proof and kept.proof.untimed()  # these files have checksums, which the same run gives again
+    summary = summary_of(record, ranking, kept.plan, proof, left_out(record, kept))
+    found = verdict_of(record, ranking, summary, kept.plan, proof)
     text = markdown_summary(found, summary, command_again(record) if record.config.can_be_made_again else "")
     return {VERDICT: found.as_bytes(), SUMMARY: text.encode()}
 
@@ -134,7 +136,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     plan, proof = kept.plan, kept.proof
     picture, methods = read_picture(record, ranking, plan=plan), read_method_comparison(record, ranking)
     changes = read_changes(kept.changes)
-    rows, data = rows_of(record, ranking, plan, changes)
+    rows, data = rows_of(record, ranking, plan, {change.layer: change.line for change in changes})
     figure_set = FigureSet()
     names = list(record.layers["layer"])
     summary = summary_of(record, ranking, plan, proof, left_out(record, kept))
@@ -174,7 +176,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         plan=plan,
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=changes,
+        changes=change_lines(changes),
         changed=[group for group in plan.groups if group.new_width < group.width] if plan else [],
         unchanged=[group for group in plan.groups if group.new_width >= group.width] if plan else [],
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
@@ -266,12 +268,44 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
     return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
 
 
-def read_changes(path: Path | None) -> dict[str, str]:
-    """Return the source lines that a plan changes by layer, with the old code as a comment."""
+@dataclass(frozen=True)
+class Change:
+    """A layer's new line of source; ``place`` is a comment with where it stands, if that is known."""
+
+    layer: str
+    line: str
+    place: str = ""
+
+
+def read_changes(path: Path | None) -> list[Change]:
+    """Return the source lines that a plan changes, in the order of the source."""
     if path is None:
-        return {}
-    table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
-    return {str(row.layer): f"{row.after}  # was {row.before}" for row in table.itertuples(index=False)}
+        return []
+    try:
+        table = as_named(read_csv(path, ("layer", "before", "after", "line", "place", "remark"), numbers=()), ["layer"])
+    except FolderError:  # of an older version
+        table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
+        return [
+            Change(str(row.layer), f"{shown_name(row.layer)} = {row.after}  # was {row.before}")
+            for row in table.itertuples(index=False)
+        ]
+    found = []
+    for row in sorted(table.itertuples(index=False), key=lambda row: _file_and_line(row.place)):
+        where = f"{row.place}, for {shown_name(row.layer)}" if row.place else shown_name(row.layer)
+        said = f"# {where}: {row.remark}" if row.remark else f"# {where}"
+        found.append(Change(str(row.layer), f"{row.line or row.after}  # was {row.before}", said))
+    return found
+
+
+def change_lines(changes: Sequence[Change]) -> list[str]:
+    """Return changes as lines of source, each below a comment on its place."""
+    return [line for change in changes for line in (change.place, change.line) if line]
+
+
+def _file_and_line(place: str) -> tuple[str, int]:
+    """Return the order of a place such as ``Block.__init__, model.py:12`` among others; none comes last."""
+    file, _, number = place.rpartition(", ")[2].rpartition(":")
+    return (file, int(number)) if number.isdecimal() else ("\uffff", 0)
 
 
 def read_optional(path: Path, kind: type[J]) -> J | None:

@@ -20,6 +20,7 @@ from dst_analyze.run.caveats import Note, Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import Standing as Comparison
 
 _MOST, _FIRST, _FEWEST_NEEDED = 5, 3, 2  # layers named at the top
 _REMARKS = {Title.UNTIL_STABLE, Title.RESETS, Title.HELD, Title.WEAK_ALPHA}  # good to know, but nothing went wrong
@@ -159,16 +160,21 @@ def _proven(proof: Verification) -> Iterator[str]:
     if math.isnan(lead):
         yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
     else:
-        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
-        apart = f"{_amount(abs(lead), proof.score)} {words[lead < 0]} the dense model"
+        better = {"accuracy": "points above", "loss": "of loss better than", "score": "above"}[proof.score]
+        worse = {"accuracy": "points below", "loss": "worse than", "score": "below"}[proof.score]
+        apart = f"{_amount(abs(lead), proof.score)} {worse if lead < 0 else better} the dense model"
         bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (low, high)]
         between = f" (95 % interval {' to '.join(bounds)})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
-    words_of = {"better": "better than", "worse": "worse than", "open": "not shown to be better than"}
+    words_of: dict[Comparison, str] = {
+        "better": "better than",
+        "level": "level with",
+        "worse": "worse than",
+        "open": "not shown to be better than",
+    }
     against: dict[str, list[str]] = {}
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE):
-            against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
+    for entry in proof.rivals():
+        against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
     if against:
         parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
         yield f"Among models of its size it is {'; '.join(parts)}."
@@ -178,11 +184,14 @@ def standings(proof: Verification) -> dict[str, str]:
     """Return, for each model of a proof, how the suggestion stands against it, in few words."""
     found = {SLIM: "–"}
     for entry in proof.entries:
-        lead, low, high = proof.lead(entry.name)
-        if entry.name == SLIM or math.isnan(lead):
-            found.setdefault(entry.name, "not comparable")
+        if entry.name == SLIM:
             continue
-        words = {"better": "better", "worse": "worse", "open": "level, as far as is known"}[proof.standing(entry.name)]
+        lead, low, high = proof.lead(entry.name)
+        if math.isnan(lead):
+            found[entry.name] = "not comparable"
+            continue
+        standing = proof.standing(entry.name)
+        words = "not shown to be better" if standing == "open" else str(standing)
         bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (lead, low, high)]
         between = f", {bounds[1]} to {bounds[2]}" if math.isfinite(low) else ", one seed"
         found[entry.name] = f"{words} ({bounds[0]}{between})"
@@ -209,6 +218,5 @@ def _beaten(proof: Verification | None) -> Iterator[Note]:
     """Yield a warning for each simple model of the same size that is better than the suggestion."""
     if proof is None:
         return
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE) and proof.standing(entry.name) == "worse":
-            yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")
+    for entry in proof.rivals("worse"):
+        yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")

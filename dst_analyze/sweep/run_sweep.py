@@ -188,7 +188,8 @@ def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
         rounds = math.ceil(max(trials_of(plan) - done, 1) / jobs)
         return TimeEstimated(rounds * plan.first.seconds, rounds * plan.first.seconds)
     cost = estimate_of(plan, jobs)
-    return TimeEstimated(cost.seconds(max(cost.trials - done, 1)), cost.seconds(max(cost.most_trials - done, 1)))
+    likely, most = (cost.seconds(max(trials - done, 1)) for trials in (cost.trials, cost.most_trials))
+    return TimeEstimated(likely, most, cost.trials, cost.most_trials)
 
 
 def trials_of(plan: Plan) -> int:

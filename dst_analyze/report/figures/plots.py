@@ -151,12 +151,12 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
         axes.stairs(shares, edges, color=PALETTE[0], baseline=None)
         if (high > low).any():
             axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[0], alpha=0.3)
-        kept, score = record.remaining(alpha), record.score(alpha)
+        kept, score, kind = record.remaining(alpha), record.score(alpha), record.manifest.data.score
         if kept is not None:
             axes.axhline(100 * kept, color=PALETTE[1], linestyle="--", linewidth=1)
         said = [f"alpha {alpha_label(alpha)}", *([] if kept is None else [f"model {kept:.1%}"])]
         if score is not None:
-            said.append(f"accuracy {score:.1%}" if record.manifest.data.score == "accuracy" else f"loss {score:.3g}")
+            said.append(f"accuracy {score:.1%}" if kind == "accuracy" else f"{kind} {score:.3g}")
         axes.set_title(", ".join(said), loc="left")
         axes.set(ylim=(0, 100))
         _layer_axis(axes, order)

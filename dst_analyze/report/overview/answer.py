@@ -87,18 +87,18 @@ def _proven(plan: SlimPlan, proof: Verification, pairs: np.ndarray, on: str) -> 
     scores = f"{proof.score} {score_words(slim, proof.score)} against {score_words(dense, proof.score)} dense"
     trained = f"trained from scratch with {len(pairs)} seed{'s' if len(pairs) != 1 else ''}"
     detail = f"{size_words(plan)}, {scores}"
-    worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
+    worse = [entry.name for entry in proof.rivals("worse")]
     if worse:
         headline = "Do not follow the suggested widths"
         return Answer(Standing.LOST, headline, detail, f"trained alike, {' and '.join(worse)} of its size is better")
     part = part_words(plan)
     if 1 - plan.new_params / plan.params < _NOTHING:
         return Answer(Standing.NOTHING, "No part of this network is suggested to go", scores, trained)
-    if slim < WORKING * dense if proof.score == "accuracy" else slim > _WORSE_LOSS * dense:
+    if slim < WORKING * dense if proof.score != "loss" else slim > _WORSE_LOSS * dense:
         return Answer(Standing.COSTLY, f"{part} of this network cannot go without a loss{on}", detail, trained)
     _, low, _ = proof.lead(DENSE)
-    worst = dense + low if proof.score == "accuracy" else dense - low
-    if not (worst >= WORKING * dense if proof.score == "accuracy" else worst <= _WORSE_LOSS * dense):
+    worst = dense + low if proof.score != "loss" else dense - low
+    if not (worst >= WORKING * dense if proof.score != "loss" else worst <= _WORSE_LOSS * dense):
         return Answer(
             Standing.TRAINED, f"{part} of this network could go{on}", detail, f"{trained}, too few to prove it"
         )

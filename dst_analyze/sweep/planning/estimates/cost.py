@@ -14,6 +14,7 @@ import torch
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.alpha_search import schedule_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
+from dst_analyze.sweep.engines.gpus import free_gpu_memory
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
 from dst_analyze.sweep.planning.estimates.initial_alphas import HALVING
 from dst_analyze.sweep.planning.plan import Plan
@@ -89,7 +90,7 @@ def estimate_of(plan: Plan, jobs: int) -> Estimate:
         timed=min(len(dense), len(masked)),
         scoring=scoring,
         memory=_peak_memory(task),
-        free=free_memory(),
+        free=free_gpu_memory() if task.device.name == "cuda" else free_memory(),
     )
 
 
