@@ -62,6 +62,10 @@ def copy_for_writing(source: fx.Graph) -> fx.Graph:
     graph = fx.Graph()
     graph.output(graph.graph_copy(source, {}))
     use_public_forms(graph)
+    for node in reversed(list(graph.nodes)):
+        if "calls" not in node.meta and node.op == "call_function" and node.users and not _is_size(node):
+            user = next(iter(node.users))  # the node is an addition of surgery
+            node.meta |= {key: user.meta[key] for key in ("calls", "line") if key in user.meta}
     _pass_lists_whole(graph)
     for node in reversed(list(graph.nodes)):
         if _is_size(node):
