@@ -150,9 +150,14 @@ sweep_options = section(
     click.option(
         "--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat each alpha with N seeds."
     ),
-    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 2250]"),
+    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 1125]"),
     click.option(
         "--epochs", type=int, metavar="N", help="Training length in passes over the data, in place of --steps."
+    ),
+    click.option(
+        "--budget",
+        metavar="TIME",
+        help="Choose steps and alphas for a sweep that takes this long, such as 90s, 5min or 1h.",
     ),
     click.option("--until-stable", is_flag=True, help="End a trial when the order of its layers no longer changes."),
     click.option("--max-epochs", type=int, metavar="N", help="Longest trial with --until-stable, in epochs."),

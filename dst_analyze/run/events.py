@@ -29,6 +29,7 @@ class TimeEstimated:
 
     seconds: float
     at_most: float
+    busy: float = 1.0  # of this, how many times longer it takes than it would alone on the machine
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from dst_analyze.run.record import Manifest, TrialKey
 from dst_analyze.text import duration, escape_control
 
 _AT_LEAST = 0.2  # seconds between two updates in a notebook
+_BUSY = 1.15  # times that a sweep takes longer than alone, for that to be said
 _NOTEBOOK_WIDTH = 110
 
 
@@ -116,11 +117,12 @@ class Lines:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
                 return f"{trials} trials of {steps} steps{_done_already(done)}{at_once}"
-            case TimeEstimated(seconds=seconds, at_most=at_most):
+            case TimeEstimated(seconds=seconds, at_most=at_most, busy=busy):
                 most = (
                     f", {duration(at_most)} if the search for alphas uses all its rounds" if at_most > seconds else ""
                 )
-                return f"this takes about {duration(seconds)}{most}"
+                alone = f"; alone on the machine {duration(seconds / busy)}" if busy > _BUSY else ""
+                return f"this takes about {duration(seconds)}{most}{alone}"
             case SweepExtended(trials=trials):
                 return f"the search for alphas goes on: {trials} trials by now"
             case WarmUpFinished(seed=seed, control=control, seconds=seconds):

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,7 +90,7 @@ def analyze(
     from dst_analyze.run.progress import JsonLines, Lines
     from dst_analyze.slimming.planning.budget import check_asked
     from dst_analyze.sweep.engines.workers import Workers
-    from dst_analyze.sweep.planning.plan import plan_sweep
+    from dst_analyze.sweep.planning.budget import parse_budget, plan_within
     from dst_analyze.sweep.planning.smoke_run import plan_fast
     from dst_analyze.sweep.run_sweep import existing_policy, open_folder, run_trials, trials_of
 
@@ -104,11 +103,14 @@ def analyze(
     workers = Workers(jobs, engine, ray_address)
     with redirect_stdout(sys.stderr):  # what a user's file prints is no result
         if fast_dev_run:
+            parse_budget(given.pop("budget", 1))  # it chooses nothing here, but has to be one
             plan = plan_fast(model, out=out, options=given)
             asked["rehearsal"] = True  # so few steps are no evidence, but the way to a slim model is to be tried
         else:
             says = ignore_event if quiet or as_json else _say
-            plan = plan_sweep(model, out=out, existing=existing, emit=says, **given)
+            plan = plan_within(model, jobs=workers.count, out=out, existing=existing, emit=says, **given)
+    if given.get("budget") is not None and not (quiet or as_json):
+        _say_evidence(plan)
     if dry_run:
         _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
         return 0
@@ -144,6 +146,19 @@ def _say(event: Event) -> None:
         click.echo(event.text, err=True)
 
 
+def _say_evidence(plan: Plan) -> None:
+    """Print what sweeps of this length are worth."""
+    from dst_analyze.ranking.length_evidence import long_run_share
+
+    recipe = plan.task.recipe
+    share = long_run_share(recipe.steps, warm_up=recipe.warm_up > 0, unit=recipe.threshold_scale)
+    if share is None:
+        click.echo("no sweep as short as this has been compared with a long run: its order may well change", err=True)
+    else:
+        what = "pairs of layers that differ clearly"
+        click.echo(f"of the {what}, sweeps of this length order about {share:.0%} as long runs do", err=True)
+
+
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
     from dst_analyze.slimming.proof.result import CONTENDERS
@@ -154,7 +169,7 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool
     with redirect_stdout(sys.stderr):
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
     rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, verify_seeds * len(CONTENDERS))]
-    click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+    click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))
 
 
 @contextmanager

@@ -35,6 +35,11 @@ class Workers:
         if self.engine == "local" and self.ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
 
+    @property
+    def in_this_process(self) -> bool:
+        """True if the calling process trains."""
+        return self.here and self.engine == "local" and self.jobs in (None, 1)
+
     @contextmanager
     def started(self, task: Task, request: Request | None, job_count: int | None = None) -> Iterator[Engine]:
         """Yield the engine that runs a task's jobs.
@@ -44,7 +49,7 @@ class Workers:
             request: Lets workers plan the task again if it cannot be sent.
             job_count: The number of jobs; None if there are more than cores.
         """
-        if self.here and self.engine == "local" and self.jobs in (None, 1):
+        if self.in_this_process:
             yield InProcessEngine()
             return
         count = self.count(task, job_count)
@@ -64,6 +69,6 @@ class Workers:
 
     def count(self, task: Task, job_count: int | None) -> int:
         """Return how many jobs run at once: as many as requested, else as cores and memory allow."""
-        if self.jobs is not None:
-            return self.jobs
+        if self.jobs is not None or self.in_this_process:
+            return self.jobs or 1
         return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)

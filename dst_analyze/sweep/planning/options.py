@@ -46,6 +46,8 @@ class SweepOptions(TrainingOptions, total=False):
     """The factor that alphas are multiplied by."""
     target_remaining: Sequence[float]
     """Search for alphas that leave these shares of the weights."""
+    budget: str | float | None
+    """The time that the sweep may take, such as "5min": chooses ``steps`` and ``alphas``."""
     seeds: int | Sequence[int]
     """The number of seeds, or the seeds themselves."""
     until_stable: bool
