@@ -104,6 +104,9 @@ def test_a_run_is_gone_on_with_at_its_own_length(here, machine):
     assert main(["m.py", "--budget", "9s", "--out", "run", "--quiet", "--jobs", "1"]) == 0
     config = json.loads((here / "run" / "config.json").read_text())
     assert (config["steps"], config["alphas"]) == (180, list(ALPHAS[0]))
+    kept = (here / "run" / "run.toml").read_text()
+    assert "steps = 180" in kept  # and not the budget, which another machine spends otherwise
+    assert "budget" not in kept
     (here / "run" / "trials.csv").unlink()
     machine(0.001)
     assert main(["m.py", "--budget", "9s", "--out", "run", "--quiet", "--jobs", "1", "--resume"]) == 0

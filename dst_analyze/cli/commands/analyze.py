@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,10 +120,12 @@ def analyze(
     with redirect_stdout(sys.stderr), ExitStack() as job:
         track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
         with _listening(plan, events, quiet=quiet) as shown:
-            emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), track, shown)
+            emit = broadcast(keeping(as_toml(ctx.command, _as_planned(ctx.params, plan), WHERE)), track, shown)
             estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
             with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
                 folder = job.enter_context(open_folder(plan, emit))  # until the report is written
+                # What comes after the sweep takes a second to import: done while its first training waits alone.
+                threading.Thread(target=import_module, args=("dst_analyze.pipeline",), daemon=True).start()
                 record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
@@ -144,6 +148,14 @@ def _say(event: Event) -> None:
 
     if isinstance(event, Notice):
         click.echo(event.text, err=True)
+
+
+def _as_planned(params: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the options given, what a budget has chosen in its place: another machine would choose otherwise."""
+    if params.get("budget") is None:
+        return params
+    config = plan.task.config
+    return {**params, "budget": None, "steps": config.steps, "alphas": config.alphas}
 
 
 def _say_evidence(plan: Plan) -> None:
