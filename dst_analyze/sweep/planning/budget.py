@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from dst_analyze.deprecation import with_new_names
 from dst_analyze.errors import OptionError
+from dst_analyze.run.config import RENAMED
 from dst_analyze.run.events import Emit, Notice, ignore_event
 from dst_analyze.run.files.paths import is_blank
 from dst_analyze.run.reader import read_header
@@ -98,6 +100,7 @@ def plan_within(
     Raises:
         OptionError: The budget is no duration, too short for any sweep, or given beside a length.
     """
+    options = with_new_names(options, RENAMED, stacklevel=3)
     if budget is None:
         return plan_sweep(model, data, out=out, existing=existing, emit=emit, **options)
     seconds = parse_budget(budget)
