@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench torture notebooks dist clean
+.PHONY: demo test lint bench torture notebooks docs screenshots dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -42,12 +42,21 @@ torture: $(VENV)/installed-test
 notebooks: $(VENV)/installed-test
 	$(BIN)/python notebooks/execute.py
 
-# Built, looked into, installed into an environment of its own without the extras, and run there.
+# The site, in build/site; a broken link or reference is an error.
+docs: $(VENV)/installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Pictures of the report for five models, into docs/screenshots/made.
+screenshots: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python docs/screenshots/take.py
+
+# Wheel and sdist: built, looked into; the wheel is installed into an environment of its own, and run there.
 dist: $(VENV)/installed
-	$(PIP) build
+	$(PIP) build twine
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
-	$(BIN)/python .ci/check_dist.py dist/*.whl
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/check_dist.py dist/*.tar.gz dist/*.whl
 
 clean:
 	rm -rf $(VENV) dist build *.egg-info

@@ -7,8 +7,9 @@ For each model half of the units of every removable group leave at random; with 
 size removes, from densities drawn at random. Then: is the budget met to 2 %; does every parameter have the planned
 shape; does the slim model run forward and backward in training mode at two batch sizes; does it compute what the model
 computes whose removed channels were zeroed (`exact`: groups whose removal can be exact, in float64, or in float32
-where the model insists on it); does its source build it again with identical outputs. One process per model, one line
-of JSON each; lines already in FILE are kept.
+where the model insists on it); does its source build it again with identical outputs. A row also has the notes on what
+it does otherwise than the model in training mode or without optional inputs. One process per model, one line of JSON
+each; lines already in FILE are kept.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
 
     from dst_analyze import couple_channels
     from dst_analyze.model.tracing.trace import trace_model
+    from dst_analyze.slimming.conditions import choose
     from dst_analyze.slimming.planning.budget import TOLERANCE
     from dst_analyze.slimming.surgery.build import slim
 
@@ -118,6 +120,8 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
             removal = {group.name: removal.get(group.name, ()) for group in coupling.removable}
         small = slim(traced, removal, coupling=coupling)
         row["slim_seconds"] = round(time.perf_counter() - start, 2)
+        branches = [node for node in small.graph.nodes if str(node.target) == "training" or node.target is choose]
+        row |= {"by_condition": len(branches), "mode_notes": list(small.meta["notes"])}
         row["params"] = [sum(p.numel() for p in module.parameters()) for module in (traced.graph_module, small)]
         planned = planned_shapes(coupling, removal)
         tensors = {**dict(small.named_parameters()), **dict(small.named_buffers())}

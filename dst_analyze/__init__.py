@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dst_analyze.slimming.proof.verify import verify_plan
     from dst_analyze.slimming.source.write import write_source
     from dst_analyze.slimming.surgery.slim_model import slim_model
-    from dst_analyze.study import Study
+    from dst_analyze.study.study import Study
     from dst_analyze.sweep.run_sweep import run_sweep
 
 _HOMES = {
@@ -44,7 +44,7 @@ _HOMES = {
     "LoadedModel": "model.loading.load",
     "MaskedModel": "masking.masked",
     "Ranking": "ranking.result",
-    "Study": "study",
+    "Study": "study.study",
     "SlimPlan": "slimming.planning.plan_types",
     "SweepRecord": "run.record",
     "TracedModel": "model.tracing.trace",

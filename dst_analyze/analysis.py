@@ -29,6 +29,7 @@ from dst_analyze.slimming.artifacts import verify_and_save, write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
+from dst_analyze.slimming.proof.kept_scores import Seeds
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.workers import EngineName, Workers
@@ -116,7 +117,7 @@ class Analysis:
         self,
         plan: SlimPlan,
         *,
-        seeds: int = 3,
+        seeds: Seeds = "auto",
         steps: int | None = None,
         jobs: int | None = None,
         engine: EngineName = "local",
@@ -127,7 +128,7 @@ class Analysis:
 
         Args:
             plan: The suggestion to verify.
-            seeds: Number of trainings of each model.
+            seeds: Number of trainings of each model; "auto" adds seeds until every comparison is decided.
             steps: Steps of each training; those of the sweep's trials by default.
             jobs: Trainings at once, as in `run_sweep`.
             engine: "local" or "ray", as in `run_sweep`.

@@ -19,17 +19,19 @@ from dst_analyze.run.config import Json
 from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
 from dst_analyze.run.files.atomic_io import replace_files
-from dst_analyze.run.files.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION
+from dst_analyze.run.files.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION, VERIFIED
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
-from dst_analyze.slimming.artifacts import Suggestion, seeds_kept, verify_and_save, write_suggestion
+from dst_analyze.slimming.artifacts import Suggestion, verify_and_save, write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
+from dst_analyze.slimming.proof.kept_scores import Seeds, asked_seeds
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
+from dst_analyze.sweep.training.trial import Task
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Wanted:
 
     slim: Mapping[str, Any] = field(default_factory=dict)  # keywords of `suggest_widths`
     reinitialize: bool = False  # write the slim model with new weights, not those left of the model
-    verify_seeds: int = 0
+    verify_seeds: Seeds | None = None  # None: no proof
     baselines: Sequence[Method] = ()
 
 
@@ -68,7 +70,7 @@ def finish(
         if not isinstance(suggestion, DstError):
             if suggestion.plan.is_advice:
                 emit(suggestion.event())
-            seeds = wanted.verify_seeds or (seeds_kept(record) if lost_proof else 0)
+            seeds = wanted.verify_seeds or (asked_seeds(record.folder / VERIFIED) if lost_proof else None)
             if seeds:
                 emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
                 with workers.started(plan.task, plan.request) as engine:
@@ -105,6 +107,14 @@ def _finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -
     page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return page
+
+
+def verify_study(task: Task, record: SweepRecord, seeds: Seeds, emit: Emit) -> Verification:
+    """Prove the suggestion in a study's folder, in this process, and write the report again."""
+    with editing(record.folder):
+        proof = verify_and_save(task, record, read_plan(record), seeds, listener=emit)
+        write_report(record.folder, rank_run(record), emit)
+    return proof
 
 
 def _lost(record: SweepRecord, name: str, kind: type[Json]) -> bool:

@@ -30,6 +30,55 @@ def elide(name: str, width: int) -> str:
     return f"{head}…{tail}"
 
 
+def shorten_middle(name: str, width: int) -> str:
+    """Return a layer's name on one line of at most ``width`` cells that keeps its end and its numbers.
+
+    Of the parts between dots the last is kept first, then those with a digit, then the others, each from
+    the right; what is left out is an ellipsis. Room that remains shows the beginning of the name.
+
+    Example:
+        >>> shorten_middle("transformer.h.11.attn.c_attn", 19)
+        'tr…h.11.attn.c_attn'
+        >>> shorten_middle("encoder.layer.11.attention.self.query", 16)
+        'en…11…self.query'
+    """
+    name = escape_control(name).replace("\n", "\\n")
+    if cell_len(name) <= width:
+        return name
+    parts = name.split(".")
+    places = range(len(parts) - 1, -1, -1)
+    numbered = [at for at in places[1:] if any(c.isdigit() for c in parts[at])]
+    kept: set[int] = set()
+    for at in (places[0], *numbered, *(place for place in places[1:] if place not in numbered)):
+        if cell_len(_with_gaps(parts, kept | {at})) <= width:
+            kept.add(at)
+    if places[0] not in kept:
+        return elide(name, width)
+    short_name = _with_gaps(parts, kept)
+    head = "" if 0 in kept else name
+    while head and cell_len(head) + cell_len(short_name) > width:
+        head = head[:-1]
+    return f"{head.removesuffix('.')}{short_name}"
+
+
+def shorten_names(names: Sequence[str], width: int) -> list[str]:
+    """Return names of at most ``width`` cells; of more where two of them would look the same."""
+    most = max((cell_len(escape_control(name)) for name in names), default=0)
+    while True:
+        shown = [shorten_middle(name, width) for name in names]
+        if width >= most or len(set(shown)) == len(set(names)):
+            return shown
+        width += 1
+
+
+def _with_gaps(parts: Sequence[str], kept: set[int]) -> str:
+    """Return the kept parts joined by dots, with an ellipsis where others are left out."""
+    text = ""
+    for at in sorted(kept):
+        text += f"{'.' if at == 0 or at - 1 in kept else '…'}{parts[at]}"
+    return text.removeprefix(".")
+
+
 def short(number: float | None) -> str:
     """Return a number with three digits and a unit: 1234567 as 1.23M."""
     if number is None or math.isnan(number):
@@ -65,12 +114,13 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int)
     """Return a text table of names and values; names are shortened if it is too wide."""
     values = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(1, len(heads))]
     room = max(NARROWEST_NAME, width - sum(values) - 2 * len(values))
-    names = [elide(row[0], room) for row in rows]
+    names = shorten_names([row[0] for row in rows], room)
     first = max(cell_len(name) for name in [heads[0], *names])
+    between = "  " if first + sum(values) + 2 * len(values) <= width else " "
 
     def line(name: str, cells: Sequence[str]) -> str:
         padded = (" " * (size - cell_len(cell)) + cell for cell, size in zip(cells, values, strict=True))
-        return "  ".join([name + " " * (first - cell_len(name)), *padded]).rstrip()
+        return between.join([name + " " * (first - cell_len(name)), *padded]).rstrip()
 
     body = [line(name, row[1:]) for name, row in zip(names, rows, strict=True)]
     head = line(heads[0], heads[1:])
@@ -83,5 +133,18 @@ def duration(seconds: float) -> str:
         return f"{1000 * seconds:.3g} ms"
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds:.2g} s"
+            return f"{_two_digits(seconds / size)} {unit}"
+    return f"{_two_digits(seconds)} s"
+
+
+def minutes(seconds: float) -> str:
+    """Return a time that is only foreseen: in minutes, or hours where these are many."""
+    if seconds < 45:
+        return "less than a minute"
+    if seconds < 90 * 60:
+        return f"about {max(1, round(seconds / 60))} min"
+    return f"about {_two_digits(seconds / 3600)} h"
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2g}" if value < 9.95 else f"{value:.0f}"

@@ -4,7 +4,7 @@
 
 Each net is run by the real command, in a process of its own, with its data but no other option; what takes too long on
 two cores is shortened, and says so. Runs are kept under ``--runs`` and not repeated; ``--read`` ranks and slims those
-that are there by today's code and trains nothing; ``--table`` prints the results, as docs/evidence.md has them.
+that are there by today's code and trains nothing; ``--table`` prints the results (docs/experiments/plain-command.md).
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ os.environ.setdefault("MPLBACKEND", "agg")
 # Ray keeps a token in the home folder unless it is given one, and reads its mode when it is imported.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_AUTH_MODE", "token")
+# Triton reads it when it is imported, which torch.compile may do before the tests of the Triton kernels.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import shutil

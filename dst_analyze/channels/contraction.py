@@ -189,17 +189,17 @@ def _joined(call: Call, acts: Sequence[LabelledTensor], families: Sequence[torch
             whole = tuple((widest, widest.narrow(dim, 0, 1)) for dim in varying(family))
             call.space.choose(
                 Granularity(whole, (family,), call.reason("shared by all heads")),
-                Granularity(((widest, family),), (), call.reason("meets an axis of fixed size")),
+                Granularity(((widest, family),), (), call.reason("is combined with a tensor of fixed size")),
             )
         else:
-            call.space.join(widest, family, call.reason("meets an axis of fixed size"))
+            call.space.join(widest, family, call.reason("is combined with a tensor of fixed size"))
     for act in (act for act, family in zip(acts, families, strict=True) if family is None):
         fixed = {dim for dim in dims if act.shape[dim] > 1}
         if fixed and dims <= fixed:
             for each in present:
-                call.space.freeze(each, call.reason("meets an axis of fixed size"))
+                call.space.freeze(each, call.reason("is combined with a tensor of fixed size"))
         elif fixed:
-            call.space.join_along(widest, fixed, call.reason("meets an axis of fixed size"))
+            call.space.join_along(widest, fixed, call.reason("is combined with a tensor of fixed size"))
     return widest
 
 

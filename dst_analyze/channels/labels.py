@@ -295,7 +295,7 @@ class LabelSpace:
 
     def _join_numbers(self, labels: LabelArray, dim: int) -> None:
         first = np.broadcast_to(np.take(labels, [0], axis=dim), labels.shape)
-        reason = Reason("shares a grid with an axis of fixed size", "", "", "")
+        reason = Reason("is laid out together with an axis of fixed size", "", "", "")
         self.join(torch.from_numpy(labels), torch.from_numpy(first.copy()), reason)
 
     def _connect(self, a: LabelArray, b: LabelArray) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM, closest, new_spelling
-from dst_analyze.cli.options import LISTS_OF_NUMBERS, section_of
+from dst_analyze.cli.option_types import LISTS_OF_NUMBERS, SeedCount, section_of
 from dst_analyze.errors import OptionError
 from dst_analyze.run.events import Emit, Event, SweepStarted
 from dst_analyze.run.files.atomic_io import write_text
@@ -105,7 +105,7 @@ def _meant(key: str, known: Collection[str]) -> str:
     if name in RETIRED:
         return RETIRED[name]
     near = closest(name, known)
-    return f"did you mean {near}?" if near else f"`{PROGRAM} --help` lists the options"
+    return f"did you mean {near}?" if near else f"`{PROGRAM} --help-all` lists the options"
 
 
 def _is_number(value: Any) -> bool:
@@ -131,6 +131,8 @@ def _expected(option: click.Parameter) -> tuple[Callable[[Any], bool], str]:
         return _is_list_of(_is_text), 'a list of texts such as ["conv*"]'
     if isinstance(option.type, click.Choice):
         return lambda value: value in option.type.choices, f"one of {', '.join(map(repr, option.type.choices))}"
+    if isinstance(option.type, SeedCount):
+        return lambda value: value == "auto" or type(value) is int, 'a whole number or "auto"'
     if isinstance(option.type, click.types.IntParamType):
         return lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"
     if isinstance(option.type, click.types.FloatParamType):

@@ -7,10 +7,12 @@ import platform
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
+from typing import cast
 
 import click
 from click.shell_completion import CompletionItem
 
+from dst_analyze.cli.option_types import Sectioned
 from dst_analyze.errors import OptionError
 from dst_analyze.version import __version__
 
@@ -18,7 +20,8 @@ PROGRAM = "dst-analyze"
 DEFAULT = "analyze"
 RENAMED = {"fresh": "reinitialize", "threshold-unit": "threshold-scale", "operator": "backend"}
 """Old names of options, accepted for one release on the command line and in files."""
-_LIST = f"`{PROGRAM} --help` lists the commands and options"
+_LIST = f"`{PROGRAM} --help-all` lists the commands and options"
+_ALL = "dst_analyze.help_all"
 
 
 class DefaultGroup(click.Group):
@@ -30,7 +33,7 @@ class DefaultGroup(click.Group):
             return super().parse_args(ctx, args)
         if not args or args[0] in self.commands:
             return super().parse_args(ctx, args or ["--help"])
-        for own in ("--help", "--version", "--list-examples"):
+        for own in ("--help", "--help-all", "--version", "--list-examples"):
             if own in args:
                 return super().parse_args(ctx, [own])
         return super().parse_args(ctx, [DEFAULT, *args])
@@ -40,9 +43,10 @@ class DefaultGroup(click.Group):
         formatter.write_usage(PROGRAM, "COMMAND ...", prefix=" " * len("Usage: "))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the default command's options as those of the program."""
-        default = self.commands[DEFAULT]
-        default.format_options(click.Context(default, parent=ctx), formatter)
+        """Write the default command's options as those of the program: the common ones, or with --help-all all."""
+        default = cast(Sectioned, self.commands[DEFAULT])
+        write = default.format_options if ctx.meta.get(_ALL) else default.format_common
+        write(click.Context(default, parent=ctx), formatter)
         self.format_commands(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -75,6 +79,14 @@ def complete_model(ctx: click.Context, param: click.Parameter | None, incomplete
         CompletionItem(name) for name in ("example:", "torchvision:", "timm:") if name.startswith(incomplete)
     ]
     return [*collections, CompletionItem(incomplete, type="file")]
+
+
+def print_all_options(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the help with every option, and exit."""
+    if value and not ctx.resilient_parsing:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -116,7 +128,7 @@ def usage_error(error: click.ClickException, args: Sequence[str], commands: Iter
         return OptionError(f"there is no option {error.option_name}", place=place, hint=hint)
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter) and error.param:
         name = next(iter(error.param.opts), "")
-        return OptionError(error.message, place=name, hint=f"`{PROGRAM} --help` says what {name} takes")
+        return OptionError(error.message, place=name, hint=f"`{PROGRAM} --help-all` says what {name} takes")
     meant = closest(args[0], commands) if args else None
     hint = f"did you mean `{PROGRAM} {meant}`?" if meant and meant != args[0] else _LIST
     return OptionError(error.format_message(), place=place, hint=hint)

@@ -16,7 +16,14 @@ from dst_analyze.cli.commands.rank import rank
 from dst_analyze.cli.commands.report import report
 from dst_analyze.cli.commands.slim import slim
 from dst_analyze.cli.commands.verify import verify
-from dst_analyze.cli.default_group import PROGRAM, DefaultGroup, print_examples, print_version, usage_error
+from dst_analyze.cli.default_group import (
+    PROGRAM,
+    DefaultGroup,
+    print_all_options,
+    print_examples,
+    print_version,
+    usage_error,
+)
 from dst_analyze.cli.output import Output, output_error
 from dst_analyze.errors import DstError
 from dst_analyze.sweep.engines import forkserver
@@ -48,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(args: Sequence[str]) -> int:
     try:
-        return int(commands.main(list(args), prog_name=PROGRAM, standalone_mode=False) or 0)
+        return int(commands.main(list(args), prog_name=PROGRAM, standalone_mode=False, obj=list(args)) or 0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -77,20 +84,19 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
 @click.group(cls=DefaultGroup)
 @click.option("--version", is_flag=True, callback=print_version, expose_value=False, is_eager=True)
 @click.option("--list-examples", is_flag=True, callback=print_examples, expose_value=False, is_eager=True)
+@click.option("--help-all", is_flag=True, callback=print_all_options, expose_value=False, is_eager=True)
 def commands() -> None:
-    """Find out which layers of a PyTorch model are redundant, and how certain that is.
-
-    MODEL is mymodel.py, mymodel.py:Net, package.module:factory, torchvision:resnet18 or timm:NAME. Its code is
-    executed.
+    """Find the redundant layers of a PyTorch model, and how sure that is.
 
     \b
-    dst-analyze mymodel.py --dry-run                  show what would be trained, its time and memory
-    dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    sweep, ranking, slimmer model and report
-    dst-analyze --config run.toml --open              the same from an options file; opens the report
-    dst-analyze inspect torchvision:resnet18
-    dst-analyze --list-examples
-    dst-analyze example:lenet-300-100
-    dst-analyze rank reports/mymodel-1a2b3c4d --by params --top 10
+    MODEL is FILE.py, FILE.py:NAME, package.module:NAME, torchvision:NAME,
+    timm:NAME or example:NAME. Its code is executed.
+
+    \b
+    dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    the whole job, to a report
+    dst-analyze inspect torchvision:resnet18          its layers; no training
+    dst-analyze --help-all                            every option, in groups
+    dst-analyze --list-examples                       models to try
     """
 
 

@@ -13,7 +13,7 @@ from dst_analyze.cli.default_group import DEFAULT
 from dst_analyze.errors import DstError
 
 _LEAVES_FILES = (DEFAULT, "slim", "verify", "report")
-_ONLY_SHOWS = ("--help", "--version", "--list-examples", "--print-config", "--dry-run")
+_ONLY_SHOWS = ("--help", "--help-all", "--version", "--list-examples", "--print-config", "--dry-run")
 
 
 class Output:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 
 from rich.console import Console
 
@@ -30,18 +31,32 @@ from dst_analyze.run.alpha_search import rounded
 from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
-from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import DENSE, Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, escape_control, short, wrapped
+from dst_analyze.text import elide, escape_control, short, shorten_middle, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
-_NAMED = 3  # layers in the summary
+_NAMED = 5  # layers in the summary
+_NEEDED = 2  # of these, where as many are needed
+_INDENT = 12
+_VERBATIM = ("slim model", "report", "next")  # paths and commands, which are copied
 _NAME = 40
 _STRONGER = 30  # factor for alphas that pruned nothing
 
 
-def show_outcome(where: Console, outcome: Outcome) -> None:
-    """Print a run's results, the most important ones last."""
+def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> None:
+    """Print a run's results on one screen, after its tables if they are wanted."""
+    width = where.width  # which a wide table changes
+    if tables:
+        _show_tables(where, outcome)
+    for name, text in summary(outcome):
+        line = f"{name:<{_INDENT}}{escape_control(text)}"
+        if where.is_terminal and name not in _VERBATIM:
+            line = fill(line, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
+        show(where, line)
+
+
+def _show_tables(where: Console, outcome: Outcome) -> None:
     record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     show(where, *map(note_text, notes_of(record)), sweep_table(record, ranking, where.width), "")
     show(where, ranking.text(where.width, top=_SHOWN), "")
@@ -57,27 +72,27 @@ def show_outcome(where: Console, outcome: Outcome) -> None:
     ways = read_method_comparison(record, ranking)
     if ways is not None:
         show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))
-    rows = summary(record, ranking, suggestion, proof, outcome.page)
-    show(where, "", *(f"{name:<12}{escape_control(text)}" for name, text in rows))
+    show(where, "")
 
 
-def summary(
-    record: SweepRecord,
-    ranking: Ranking,
-    suggestion: Suggestion | DstError,
-    proof: Verification | None,
-    page: Path,
-) -> Iterator[tuple[str, str]]:
-    """Yield at most ten rows: problem, answer, redundant layers, confidence, next command."""
+def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield the rows of one screen: problem, answer, the five layers that matter, confidence, next command."""
+    record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     main_problem = _problem(record)
     if main_problem is not None:
         yield "WARNING", main_problem.what
     yield "answer", _answer(record, suggestion, proof)
     yield from _redundant(ranking)
     yield "how sure", how_sure(record, ranking)
+    ways = read_method_comparison(record, ranking)
+    if ways is not None:
+        yield "baselines", ways.verdict
+    doubts = dict.fromkeys(str(note.title) for note in notes_of(record))
+    if doubts:
+        yield "notes", f"{'; '.join(doubts)} (explained in the report)"
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
         yield "slim model", suggestion.built_by
-    yield "report", str(page)
+    yield "report", str(outcome.page)
     yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record)
 
 
@@ -155,40 +170,44 @@ def _proven(proof: Verification | None) -> str:
     lead = proof.lead(DENSE)[0]
     if math.isnan(lead):
         return "the proof did not finish"
-    better = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "better"]
-    worse = [e.name for e in proof.entries if e.name not in (SLIM, DENSE) and proof.standing(e.name) == "worse"]
+    better, level, worse = ([e.name for e in proof.rivals(standing)] for standing in ("better", "level", "worse"))
     if worse:
         return f"DISPROVEN: trained, it is worse than {', '.join(worse)} of its size"
     scale, unit = (100, " points") if proof.score == "accuracy" else (1, "")
     apart = f"{scale * abs(lead):.2g}{unit} {'better' if lead >= 0 else 'worse'} than dense"
-    beside = f", better than {', '.join(better)} of its size" if better else ", level with others of its size"
-    return f"proven by training: {apart}{beside}"
+    parts = [
+        f"{word} {', '.join(names)} of its size"
+        for word, names in (("better than", better), ("level with", level))
+        if names
+    ]
+    if not parts:
+        return f"trained: {apart}, not decided against others of its size"
+    return f"proven by training: {apart}, {', '.join(parts)}"
 
 
 def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
     """Yield the most redundant layers with what can go of each, and the names of needed ones."""
     table = ranking.ordered()
     found = table[table["label"] == REDUNDANT]
-    for number, row in enumerate(found.head(_NAMED).itertuples()):
-        more = f"; and {len(found) - _NAMED} more" if number == _NAMED - 1 and len(found) > _NAMED else ""
+    needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+    most = _NAMED - min(len(needed), _NEEDED)
+    for number, row in enumerate(found.head(most).itertuples()):
+        more = f"; and {len(found) - most} more" if number == most - 1 and len(found) > most else ""
         said = row.spare_words or row.reason
         yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
-        yield "redundant", f"no layer clearly more than the others; the most redundant: {_most_redundant(ranking)}"
-    needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+        yield "redundant", "no layer clearly more than the others; the first in the order are"
+        for row in table.head(most).itertuples():
+            yield "", f"{_named(str(row.layer))}: {row.spare_words or row.reason}"
     if needed:
-        more = f" and {len(needed) - _NAMED} more" if len(needed) > _NAMED else ""
-        yield "needed", ", ".join(needed[:_NAMED]) + more
-
-
-def _most_redundant(ranking: Ranking) -> str:
-    first = ranking.ordered().iloc[0]
-    return f"{_named(str(first['layer']))}, {first['spare_words'] or first['reason']}"
+        left = max(_NEEDED, _NAMED - len(found))
+        more = f" and {len(needed) - left} more" if len(needed) > left else ""
+        yield "needed", ", ".join(needed[:left]) + more
 
 
 def _named(layer: str) -> str:
     """Return a layer's name; "layer 3" if it is only a number."""
-    return f"layer {layer}" if layer.isdigit() else elide(layer, _NAME)
+    return f"layer {layer}" if layer.isdigit() else shorten_middle(layer, _NAME)
 
 
 def how_sure(record: SweepRecord, ranking: Ranking) -> str:

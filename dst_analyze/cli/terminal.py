@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dst_analyze.errors import DstError
-from dst_analyze.text import NARROWEST_NAME, percent, wrapped
+from dst_analyze.text import NARROWEST_NAME, percent, shorten_middle, shorten_names, wrapped
 from dst_analyze.text import elide as elide
 from dst_analyze.text import escape_control as escape_control
 from dst_analyze.text import short as short
@@ -91,7 +91,7 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
     ]
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
     scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
-    unit = "accuracy %" if kind == "accuracy" else "loss"
+    unit = "accuracy %" if kind == "accuracy" else kind
     shorter = record.manifest.reference == "warm-up" and record.manifest.warm_up
     dense = "dense, trained half as long" if shorter else "dense"
     names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
@@ -154,15 +154,17 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
         yield f"latency    {plan.latency:.1%} of the dense model's, measured here"
     yield from plan.notes
     for branch in plan.depth:
-        most = ", ".join(f"{elide(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())
+        most = ", ".join(f"{shorten_middle(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())
+        layers = ", ".join(shorten_middle(layer, 40) for layer in branch.layers)
         yield (
-            f"proposed, not done: leave out the residual branch of {', '.join(elide(n, 40) for n in branch.layers)}"
+            f"proposed, not done: leave out the residual branch of {layers}"
             f" ({short(branch.params)} parameters, {short(branch.macs)} MACs): near empty in every trial ({most})"
         )
     for reason, groups in plan.frozen_by_reason.items():
         first = sorted(groups, key=lambda frozen: not frozen.why)  # groups that rank as redundant come first
         more = f" and {len(groups) - 3} more" if len(groups) > 3 else ""
-        yield f"frozen: {', '.join(frozen.why or elide(frozen.group, 40) for frozen in first[:3])}{more}: {reason}"
+        named = ", ".join(frozen.why or shorten_middle(frozen.group, 40) for frozen in first[:3])
+        yield f"frozen: {named}{more}: {reason}"
 
 
 def verification_table(found: Verification, width: int) -> Table:
@@ -177,7 +179,7 @@ def verification_table(found: Verification, width: int) -> Table:
                 "–" if math.isnan(row.latency_ms) else f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
             ]
         )  # fmt: skip
-    unit = "accuracy %" if found.score == "accuracy" else "loss"
+    unit = "accuracy %" if found.score == "accuracy" else found.score
     heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
     return _table("model", heads, [entry.name for entry in found.entries], rows, width)
 
@@ -211,7 +213,7 @@ def inspection_notes(traced: TracedModel) -> Iterator[str]:
         yield f"not in the MACs (torch's FlopCounterMode has no formula): {', '.join(traced.uncounted)}"
     yield from traced.notes
     for reason, entries in by_reason(traced.skipped):
-        names = ", ".join(elide(entry.name, 40) for entry in entries[:3])
+        names = ", ".join(shorten_middle(entry.name, 40) for entry in entries[:3])
         more = f" and {len(entries) - 3} more" if len(entries) > 3 else ""
         place = f" at {entries[0].place}" if entries[0].place else ""
         yield f"skipped, {short(sum(entry.params for entry in entries))} parameters: {reason}: {names}{more}{place}"
@@ -232,16 +234,18 @@ def _table(
     """
     values = sum(max(map(cell_len, column)) + _GAP for column in zip(heads, *rows, strict=True))
     room = max(NARROWEST_NAME, width - values - (_NARROWEST_WHY + _GAP if why else 0))
+    last = len(names) - below  # rows apart have sentences in place of names
+    shown = [*shorten_names(names[:last], room), *(elide(name, room) for name in names[last:])]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
     table.add_column(what, no_wrap=True)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     if why:
-        named = max(cell_len(elide(name, room)) for name in (what, *names))
+        named = max(map(cell_len, (what, *shown)))
         table.add_column("why", max_width=max(_NARROWEST_WHY, width - values - named - _GAP))
-    for number, (name, row) in enumerate(zip(names, rows, strict=True), 1):
+    for number, (name, row) in enumerate(zip(shown, rows, strict=True), 1):
         text = [escape_control(why[number - 1])] if why else []
-        table.add_row(elide(name, room), *row, *text, end_section=below > 0 and number == len(rows) - below)
+        table.add_row(name, *row, *text, end_section=below > 0 and number == len(rows) - below)
     return table
 
 

@@ -11,7 +11,7 @@ Estimator = Callable[[torch.Tensor], torch.Tensor]
 
 def long_tail(distance: torch.Tensor) -> torch.Tensor:
     """Return the paper's H: max(2 − 4|q|, 0.4) up to |q| = 1, zero beyond."""
-    return distance.mul(-4).add_(2).clamp_(min=0.4).mul_(clipped(distance))
+    return torch.rsub(distance, 2, alpha=4).clamp_(min=0.4).mul_(clipped(distance))
 
 
 def clipped(distance: torch.Tensor) -> torch.Tensor:

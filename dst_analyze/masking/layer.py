@@ -17,6 +17,7 @@ from dst_analyze.model.tracing.trace import LayerFacts
 Threshold = Literal["vector", "scalar", "matrix"]
 
 _GROUP = 1 << 20  # weights up to this many together share one call of the operator
+_DEVICE_GROUP = 1 << 23  # on a GPU, where a call costs more and small ones are slow
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,9 @@ def grouped(weights: Sequence[tuple[torch.device, int]]) -> list[list[int]]:
     def groups(indices: list[int]) -> list[list[int]]:
         result: list[list[int]] = [[]]
         filled = 0
+        most = _GROUP if weights[indices[0]][0].type == "cpu" else _DEVICE_GROUP
         for i in indices:
-            if result[-1] and filled + weights[i][1] > _GROUP:
+            if result[-1] and filled + weights[i][1] > most:
                 result.append([])
                 filled = 0
             result[-1].append(i)

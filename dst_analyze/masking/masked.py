@@ -9,7 +9,6 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -18,12 +17,15 @@ from torch import nn
 
 from dst_analyze.deprecation import renamed_arguments
 from dst_analyze.errors import ModelError, OptionError
+from dst_analyze.masking.checkpointing import Running
+from dst_analyze.masking.collapse import OnCollapse
 from dst_analyze.masking.estimators import ESTIMATORS
 from dst_analyze.masking.forms import GraphForm
 from dst_analyze.masking.graph_forms import GraphForms
 from dst_analyze.masking.kernels.c_backend import compiled_kernels, repays
+from dst_analyze.masking.kernels.choice import Backend
 from dst_analyze.masking.layer import MaskedLayer, Threshold, flat_layout
-from dst_analyze.masking.masks import Backend, Masks, OnCollapse, ThresholdScale
+from dst_analyze.masking.masks import Masks, ThresholdScale
 from dst_analyze.masking.parameter_swap import Substitution
 from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.isolation import deep_copy
@@ -76,6 +78,7 @@ class MaskedModel(GraphForms):
             threshold_scale=threshold_scale,
             on_collapse=on_collapse,
         )
+        self.running = Running(self._substitution, self.masking)
         self.constants = nn.ModuleDict()
         dtype = torch.float32  # or wider: half precision cannot hold the small steps of a threshold
         for weight in weights:
@@ -99,12 +102,8 @@ class MaskedModel(GraphForms):
 
     def run_modules(self, *args: Any, **kwargs: Any) -> Any:
         """Run the user's code with the masked weights in place of its parameters; every form must equal this."""
-        with self.substituted(self.masked_weights()):
+        with self.running.on(self.masked_weights):
             return self.model(*args, **kwargs)
-
-    def substituted(self, weights: Sequence[torch.Tensor]) -> AbstractContextManager[None]:
-        """Return a context in which the model's layers have these weights, in network order, for its parameters."""
-        return self._substitution.of(weights)
 
     def masked_weights(self) -> Sequence[torch.Tensor]:
         """Return the masked weight P of every layer, in network order."""
@@ -168,7 +167,11 @@ class MaskedModel(GraphForms):
         passes in training mode do this automatically (`auto_reset`); a model under torch.compile needs the call before
         each step.
         """
-        return self.masking.reset(self.thresholds, self._remaining_counts())
+        return self.masking.collapse.set_back(self.thresholds, self._remaining_counts())
+
+    def set_back_collapsed(self) -> None:
+        """Do what `reset_collapsed` does without naming the layers, which would wait for a GPU."""
+        self.masking.set_back_collapsed(self.thresholds, self._weights())
 
     @torch.no_grad()
     def write_zeros(self) -> None:
@@ -215,12 +218,12 @@ class MaskedModel(GraphForms):
     @property
     def resets(self) -> dict[str, int]:
         """How often each layer's thresholds were reset to zero."""
-        return self.masking.resets
+        return self.masking.collapse.resets
 
     @property
     def holds(self) -> dict[str, int]:
         """How often each layer's thresholds were lowered to hold it."""
-        return self.masking.holds
+        return self.masking.collapse.holds
 
     @property
     def auto_reset(self) -> bool:
@@ -258,7 +261,8 @@ class MaskedModel(GraphForms):
 
     def _remaining_counts(self) -> list[int]:
         """Return how many weights of each layer remain."""
-        return self.masking.count(self.thresholds, self._weights())
+        counts: list[int] = self.masking.count(self.thresholds, self._weights()).tolist()
+        return counts
 
 
 @renamed_arguments(operator="backend", unit="threshold_scale")
@@ -286,6 +290,7 @@ def mask_model(
         include: Shell patterns of the layers to mask; without any, all layers.
         exclude: Shell patterns of the layers not to mask.
         backend: "compiled" computes masks in loops built by the machine's C compiler, "eager" in torch's operations.
+            On a CUDA device, all but "eager" take Triton kernels, or grouped operations without Triton.
             "auto" takes the compiled loops from the cache, or builds them during the first steps; given ``steps``, it
             compiles first if a training of that length repays it, so that the same call always gives the same bits.
         threshold_scale: "one" compares thresholds to magnitudes as they are (the paper's); "layer" multiplies them by
@@ -389,7 +394,7 @@ def _chosen_backend(asked: AskedBackend, weights: int, steps: int | None) -> Bac
             "--backend compiled: no working C compiler was found",
             hint="install one (gcc or clang), or use --backend eager, which gives the same results",
         )
-    return "eager"
+    return "eager" if asked == "eager" else "eager-on-cpu"
 
 
 def _why_nothing(traced: TracedModel) -> str:

@@ -25,7 +25,7 @@ Tensors = Sequence[torch.Tensor]
 
 def effective_threshold(threshold: torch.Tensor) -> torch.Tensor:
     """Return what a magnitude must exceed to stay: the threshold, or -1 where that is not positive."""
-    return threshold.masked_fill(threshold <= 0, -1)
+    return torch.threshold(threshold, 0, -1)
 
 
 def bool_mask(weight: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
@@ -92,8 +92,8 @@ class Kernels(Protocol):
     ) -> tuple[list[torch.Tensor | None], torch.Tensor]:
         """Return dW of each weight (None where dP is None), and the flat dt."""
 
-    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
-        """Return the number of remaining elements of each weight."""
+    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> torch.Tensor:
+        """Return the number of remaining elements of each weight, without waiting for the device."""
 
 
 class Eager:
@@ -103,7 +103,7 @@ class Eager:
         self, masking: Masking, thresholds: torch.Tensor, weights: Tensors, counts: list[int] | None = None
     ) -> list[torch.Tensor]:
         if counts is not None:
-            counts.extend(self.count(masking, thresholds, weights))
+            counts.extend(self.count(masking, thresholds, weights).tolist())
         parts = masking.split(thresholds)
         return [
             # The result must not be a view: torch picks some kernels by whether a view's base requires a gradient.
@@ -128,13 +128,13 @@ class Eager:
                 grad_parts.append(found[1].flatten())
         return grad_weights, torch.cat(grad_parts)
 
-    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
+    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> torch.Tensor:
         parts = masking.split(thresholds)
         counts = [
             bool_mask(weight.reshape(view), part).sum()
             for weight, view, part in zip(weights, masking.views, parts, strict=True)
         ]
-        return [int(n) for n in torch.stack(counts).tolist()]  # waits for the device only once
+        return torch.stack(counts)
 
 
 EAGER = Eager()

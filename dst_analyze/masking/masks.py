@@ -8,17 +8,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-from dst_analyze.masking.kernels.c_backend import compiled_kernels, kernels_when_ready
+from dst_analyze.masking.collapse import Collapse, OnCollapse
+from dst_analyze.masking.kernels.choice import Backend, kernels_on
 from dst_analyze.masking.layer import MaskedLayer, grouped, units_of
-from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, bool_mask, float_mask, masked_weights
+from dst_analyze.masking.masked_weight import Kernels, Masking, bool_mask, float_mask, masked_weights
 
 ThresholdScale = Literal["one", "layer"]
-OnCollapse = Literal["reset", "hold"]
-Backend = Literal["eager", "compiled", "when-ready"]
-
-COLLAPSED = 0.01  # a mask that keeps no more than this has collapsed (the paper's 99 %)
-HELD = 0.9
-"""The factor for thresholds of a collapsed layer that is held: just enough for more than 1 % to remain."""
 
 
 class Masks(nn.Module):
@@ -45,25 +40,20 @@ class Masks(nn.Module):
         self.estimator = estimator
         self.backend: Backend = backend
         self.auto_reset = True
-        self.on_collapse = on_collapse
-        self.resets: dict[str, int] = {layer.name: 0 for layer in layers}
-        self.holds: dict[str, int] = {layer.name: 0 for layer in layers}
-        self._least = [
-            -1.0 if layer.recurrent else COLLAPSED * weight.numel()
-            for layer, weight in zip(layers, weights, strict=True)
-        ]
-        self._groups = [
-            (slice(indices[0], indices[-1] + 1), Masking.of(estimator, [layers[i] for i in indices]))
-            for indices in grouped([(weight.device, weight.numel()) for weight in weights])
-        ]
+        self.collapse = Collapse(layers, [weight.numel() for weight in weights], on_collapse)
+        self._group(weights)
         self.register_buffer("units", None if threshold_scale == "one" else self._counted_in(weights), persistent=False)
 
     def forward(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return P of every layer; in training mode, reset collapsed layers first (`auto_reset`)."""
         compiling = torch.compiler.is_compiling()
-        counts: list[int] | None = [] if self.training and self.auto_reset and not compiling else None
+        watching = self.training and self.auto_reset and not compiling
+        if watching and not on_host(thresholds):
+            self.set_back_collapsed(thresholds, weights)
+            watching = False
+        counts: list[int] | None = [] if watching else None
         masked = self._masked(thresholds, weights, counts)
-        if counts and self.reset(thresholds, counts):
+        if counts and self.collapse.set_back(thresholds, counts):
             masked = self._masked(thresholds, weights, None)
         if not torch.is_grad_enabled() and not compiling:
             for weight, substitute in zip(weights, masked, strict=True):
@@ -74,7 +64,9 @@ class Masks(nn.Module):
     def _masked(
         self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor], counts: list[int] | None
     ) -> Sequence[torch.Tensor]:
-        kernels, effective_thresholds = self.kernels, self.effective_thresholds(thresholds)
+        kernels, effective_thresholds = self.kernels(thresholds.device), self.effective_thresholds(thresholds)
+        if weights[0].device != self._grouped_on:
+            self._group(weights)
         if len(self._groups) == 1:
             return masked_weights(self._groups[0][1], kernels, effective_thresholds, weights, counts)
         parts = self._grouped(effective_thresholds, weights)
@@ -107,34 +99,24 @@ class Masks(nn.Module):
             yield float_mask(weight.reshape(layer.layout.view).abs(), self.of_layer(layer, thresholds))
 
     @torch.no_grad()
-    def count(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> list[int]:
-        """Return how many weights of each layer remain."""
-        count = self.kernels.count
+    def count(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return how many weights of each layer remain, without waiting for the device."""
+        count = self.kernels(thresholds.device).count
         groups = self._grouped(self.effective_thresholds(thresholds).detach(), weights)
-        return [each for group in groups for each in count(*group)]
+        return torch.cat([count(*group).to(thresholds.device, non_blocking=True) for group in groups])
 
-    def reset(self, thresholds: torch.Tensor, counts: Sequence[int]) -> list[str]:
-        """Set the thresholds of collapsed layers back, and return the names of these layers."""
-        names = []
-        for layer, count, least in zip(self.layers, counts, self._least, strict=True):
-            if count > least:
-                continue
-            own = thresholds.detach()[layer.start : layer.stop]
-            # Without positive thresholds nothing is pruned: the layer's weights are zeros, and it has not collapsed.
-            if bool((own > 0).any()):
-                hold = self.on_collapse == "hold"
-                own.mul_(HELD if hold else 0.0)
-                (self.holds if hold else self.resets)[layer.name] += 1
-                names.append(layer.name)
-        return names
+    @torch.no_grad()
+    def set_back_collapsed(self, thresholds: torch.Tensor, weights: Sequence[torch.Tensor]) -> None:
+        """Set the thresholds of collapsed layers back, without waiting for the device."""
+        counts = self.count(thresholds, weights)
+        if on_host(thresholds):
+            self.collapse.set_back(thresholds, counts.tolist())
+        else:
+            self.collapse.set_back_on_device(thresholds, counts)
 
-    @property
-    def kernels(self) -> Kernels:
-        """The loops to compute with; looked up rather than stored, since a model must be picklable."""
-        # torch.compile traces the eager loops and fuses them.
-        if self.backend == "eager" or torch.compiler.is_compiling():
-            return EAGER
-        return (compiled_kernels() if self.backend == "compiled" else kernels_when_ready()) or EAGER
+    def kernels(self, device: torch.device) -> Kernels:
+        """Return the loops to compute with; looked up rather than stored, since a model must be picklable."""
+        return kernels_on(device, self.backend)
 
     def extra_repr(self) -> str:
         return f"layers={len(self.layers)}, estimator={self.estimator!r}, backend={self.backend!r}"
@@ -143,11 +125,26 @@ class Masks(nn.Module):
         self, effective_thresholds: torch.Tensor, weights: Sequence[torch.Tensor]
     ) -> Iterator[tuple[Masking, torch.Tensor, Sequence[torch.Tensor]]]:
         """Yield groups of layers with their part of the flat thresholds, in network order."""
+        if weights[0].device != self._grouped_on:
+            self._group(weights)
         sizes = [sum(masking.sizes) for _, masking in self._groups]
         for (layers, masking), part in zip(self._groups, effective_thresholds.split(sizes), strict=True):
             group = weights[layers]
             yield masking, part.to(group[0].device), group
 
+    def _group(self, weights: Sequence[torch.Tensor]) -> None:
+        """Find the groups of layers for the devices that the weights are on now."""
+        self._grouped_on = weights[0].device
+        self._groups = [
+            (slice(indices[0], indices[-1] + 1), Masking.of(self.estimator, [self.layers[i] for i in indices]))
+            for indices in grouped([(weight.device, weight.numel()) for weight in weights])
+        ]
+
     def _counted_in(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
         counts = torch.tensor([layer.count for layer in self.layers], device=weights[0].device)
         return units_of(self.layers, weights).repeat_interleave(counts, output_size=self.layers[-1].stop)
+
+
+def on_host(thresholds: torch.Tensor) -> bool:
+    """True if values can be read without waiting for a device."""
+    return thresholds.is_cpu

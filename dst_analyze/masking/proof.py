@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from dst_analyze.masking.kernels.choice import Backend
 from dst_analyze.masking.masked_weight import EAGER
-from dst_analyze.masking.masks import Backend
 from dst_analyze.model.copying import deep_copied
 from dst_analyze.model.graph.calls import CallShape, OutputShape
 from dst_analyze.model.graph.packed_graph import PackedGraph
@@ -64,7 +64,7 @@ def prove_equal(
     batches = [example] if other is None else [example, other]
     outputs: list[Any] = []
     # The proof holds for any loops that compute the masks, but they must not change during it.
-    backend: Backend = "eager" if masked.masking.kernels is EAGER else "compiled"
+    backend: Backend = "eager" if masked.masking.kernels(masked.thresholds.device) is EAGER else "compiled"
     with preserved(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own = _copy(masked, mode, backend)

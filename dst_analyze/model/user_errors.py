@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import DstError, ModelError
-from dst_analyze.package import PACKAGE
+from dst_analyze.package import EXAMPLES, PACKAGE
 
 _LIBRARIES = tuple(
     f"{folder}{os.sep}" for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), PACKAGE)
@@ -166,7 +166,14 @@ def source_of(kind: type[nn.Module]) -> str:
 def place_here() -> str:
     """Return the innermost line of model code on the current stack; "" if there is none."""
     frame = next((f for f, _ in traceback.walk_stack(sys._getframe(1)) if _is_model(f)), None)
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    if frame is None or _is_caller(frame.f_code.co_filename):  # all of the model is torch's, as an nn.Sequential
+        return ""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_caller(file: str) -> bool:
+    """True if a file is this package's, which runs the model, and not one of its examples."""
+    return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(EXAMPLES)
 
 
 def _is_model(frame: FrameType) -> bool:

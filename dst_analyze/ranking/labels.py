@@ -13,7 +13,7 @@ from dst_analyze.run.record import alpha_label
 
 BORDER = 0.225
 """A layer is redundant above this redundancy at the strongest alpha, and needed below its negative: it keeps less than
-four fifths, or more than five quarters, of what the typical layer keeps. docs/ranking.md has the measurements."""
+four fifths, or more than five quarters, of what the typical layer keeps (measured in docs/experiments/planted.md)."""
 GUARD = 0.125
 """Distance from the border within which another seed may change the label; divided by sqrt(seeds)."""
 SLACK = 0.1

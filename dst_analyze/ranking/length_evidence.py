@@ -1,7 +1,7 @@
 """How well short sweeps agree with long ones, measured on the reference nets.
 
-Measured with experiments/short_sweep.py; docs/evidence.md has the runs, docs/ranking.md the table of pairs. The nets
-are few: another net may differ.
+Measured with experiments/short_sweep.py; docs/experiments/short-sweeps.md has the runs, docs/reference/ranking.md
+the table of pairs. The nets are few: another net may differ.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dst_analyze.ranking.input.trial_matrix import USED, Measured
 from dst_analyze.ranking.statistics.measures import COLLAPSED
 from dst_analyze.ranking.verdict import Caveat, Verdict, verdict_note
 from dst_analyze.run.record import UNPRUNED, alpha_label
-from dst_analyze.text import elide
+from dst_analyze.text import shorten_middle
 
 _WITHOUT_TRAINING = 0.85  # of clear pairs: above this, an order that needs no training is nearly as good
 _STATUS_WORDS = {
@@ -35,7 +35,7 @@ def conclusions(
     yield from (_caveat_sentence(a, caveat) for caveat in caveats if caveat in _SENTENCES)
     reset = np.flatnonzero(evidence.resets > 0)
     if len(reset):
-        names = ", ".join(elide(name, 40) for name in made.layers["layer"].iloc[reset[:3]])
+        names = ", ".join(shorten_middle(name, 40) for name in made.layers["layer"].iloc[reset[:3]])
         more = f" and {len(reset) - 3} more" if len(reset) > 3 else ""
         yield (
             f"{_counted(len(reset), 'layer')} collapsed to {COLLAPSED:.0%} and had thresholds reset ({names}{more}): "

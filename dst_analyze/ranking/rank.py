@@ -69,7 +69,7 @@ def rank_layers(
         verdict=verdict,
         why=why,
         caveats=caveats,
-        notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs)),
+        notes=(*conclusions(made, evidence, verdict, why, caveats), *spare_note(costs, record)),
         statistics=evidence.agreement,
         table=_table(made, evidence, verdict, why, costs),
         by_alpha=by_alpha,

@@ -37,7 +37,7 @@ def _weighted(table: pd.DataFrame, by: str) -> pd.DataFrame:
 class Ranking:
     """Layers by redundancy, with intervals and a verdict; made by `rank_layers`.
 
-    docs/ranking.md says what each number means. Rankings are equal if their JSON is.
+    docs/reference/ranking.md says what each number means. Rankings are equal if their JSON is.
 
     Attributes:
         verdict: How far the trials confirm one order of the layers.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from dst_analyze.ranking.input.trial_matrix import Measured
-from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
+from dst_analyze.run.record import ScoreKind, SweepRecord, TrialResult, alpha_label
 
 POINTS = 0.005
 """Noise of an accuracy whose standard error is not known."""
@@ -21,8 +20,6 @@ FAILED = 2.0
 """An alpha that loses more than this multiple of the noise ends the search for free alphas."""
 _MOST = 2  # stronger alphas that a sentence mentions
 _MORE = 0.01  # smallest further share of a layer that is mentioned
-
-Score = Literal["accuracy", "loss"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Cost:
 class Costs:
     """The cost of each alpha, weakest first; ``score`` is the kind of score."""
 
-    score: Score
+    score: ScoreKind
     alphas: tuple[Cost, ...]
 
     @property
@@ -53,18 +50,21 @@ class Costs:
 
 
 def costs_of(record: SweepRecord) -> Costs | None:
-    """Return the cost of each alpha of a sweep; None if there is no score to compare with."""
+    """Return the cost of each alpha of a sweep; None if there is no score, or its noise is unknown."""
     kind = record.manifest.data.score
-    sign = -1.0 if kind == "accuracy" else 1.0
+    sign = 1.0 if kind == "loss" else -1.0
     trials = {alpha: _scored(record.at(alpha)) for alpha in sorted(record.alphas)}
     reference = _reference(record, trials, sign)
     if not reference or not any(trials.values()):
         return None
-    base, base_error = _mean_score(reference), _error(reference)
+    base = _mean_score(reference)
+    known = _known_noise(kind, reference, trials.values())
+    if known is None:
+        return None
     costs, failed = [], False
     for alpha, scored in trials.items():
         loss = sign * (_mean_score(scored) - base) if scored else math.nan
-        noise = _noise(kind, base, base_error, scored) if scored else math.nan
+        noise = math.sqrt(known(scored) + (_between(scored) or 0.0)) if scored else math.nan
         costs.append(Cost(alpha, loss, noise, free=not failed and loss <= noise * (1 + 1e-9)))
         failed = failed or not loss <= FAILED * noise * (1 + 1e-9)  # diverged trials have failed too
     return Costs(kind, tuple(costs))
@@ -99,14 +99,36 @@ def _error(trials: Sequence[TrialResult]) -> float | None:
     return float(np.mean(errors)) if len(errors) == len(trials) else None
 
 
-def _noise(kind: Score, base: float, base_error: float | None, scored: Sequence[TrialResult]) -> float:
-    error = _error(scored)
-    if base_error is None or error is None:
-        known = (POINTS if kind == "accuracy" else SHARE * abs(base)) ** 2
+def _between(trials: Sequence[TrialResult]) -> float | None:
+    """Return the variance of a score over seeds; None for one seed."""
+    return float(np.var(_scores(trials), ddof=1)) if len(trials) > 1 else None
+
+
+def _known_noise(
+    kind: ScoreKind, reference: Sequence[TrialResult], masked: Collection[Sequence[TrialResult]]
+) -> Callable[[Sequence[TrialResult]], float] | None:
+    """Return what gives the variance of an alpha's score that seeds do not show; None if it is unknown.
+
+    A score that is neither an accuracy nor a loss has no scale: its noise is what several seeds of the reference differ
+    by, or of the weakest alpha, as the reference is often trained once.
+    """
+    base, base_error = _mean_score(reference), _error(reference)
+    if kind == "accuracy":
+        default: float | None = POINTS**2
+    elif kind == "loss":
+        default = (SHARE * abs(base)) ** 2
     else:
-        known = base_error**2 + error**2
-    between = float(np.var(_scores(scored), ddof=1)) if len(scored) > 1 else 0.0
-    return math.sqrt(known + between)
+        default = next((between for one in (reference, *masked) if (between := _between(one)) is not None), None)
+        if default is None and None in (base_error, *map(_error, filter(None, masked))):
+            return None
+
+    def known(scored: Sequence[TrialResult]) -> float:
+        error = _error(scored)
+        if base_error is None or error is None:
+            return math.nan if default is None else default
+        return base_error**2 + error**2
+
+    return known
 
 
 # --- layer by layer -------------------------------------------------------------------------------------------------
@@ -142,9 +164,14 @@ def spare_of(made: Measured, costs: Costs | None) -> pd.DataFrame:
     return unknown.assign(spare=spare, spare_alpha=costs.strongest_free, spare_words=words)
 
 
-def spare_note(costs: Costs | None) -> Iterator[str]:
+def spare_note(costs: Costs | None, record: SweepRecord | None) -> Iterator[str]:
     """Yield a sentence that names the alpha of "spare"; nothing if no score is known."""
     if costs is None:
+        if record is not None and record.manifest.data.score == "score" and _scored(record.trials):
+            yield (
+                "Spare: not known, as one seed does not show how much this score varies between trainings. "
+                "Sweep with 2 or more seeds, or tell the standard error of each score."
+            )
         return
     if math.isnan(costs.strongest_free):
         yield f"Spare: no alpha kept the {costs.score} of the dense model; a weaker alpha may."
@@ -180,6 +207,8 @@ def loss_words(loss: float, kind: str) -> str:
     """Return a loss of score in words: "half a point", "a loss higher by 0.02"."""
     if kind == "loss":
         return f"a loss higher by {loss:.2g}"
+    if kind == "score":
+        return f"a score lower by {loss:.2g}"
     points = 100 * loss
     if abs(points - 0.5) < 0.05:
         return "half a point"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dst_analyze.baselines.agreement import MethodComparison
+from dst_analyze.report.overview.answer import Answer, Standing
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
+from dst_analyze.run.files.paths import SLIM_SOURCE
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.result import Verification
@@ -20,18 +21,59 @@ def commands(
     record: SweepRecord, plan: SlimPlan | None, proof: Verification | None, methods: MethodComparison | None = None
 ) -> list[str]:
     """Return the commands that reproduce a run; none if its model was an object in memory."""
-    config, run = record.config, Path(record.folder).name
+    config, run = record.config, str(record.folder)
     if not config.can_be_made_again:
         return []
     beside = ["--baselines", ",".join(methods.measured)] if methods else []
-    lines = [command_again(record, *beside)]
+    lines = [command_again(record, *beside, "--out", run)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
         careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []
         lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule, *careful]))
     if proof is not None:
-        lines.append(shlex.join(["dst-analyze", "verify", run, "--seeds", str(len(proof.seeds))]))
+        lines.append(
+            shlex.join(["dst-analyze", "verify", run, "--seeds", "auto" if proof.looks > 1 else str(len(proof.seeds))])
+        )
     return [*lines, shlex.join(["dst-analyze", "report", run])]
+
+
+_MORE_SEEDS = "5"  # of a proof whose interval is too wide
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """The command that adds most to what is known, and what it does."""
+
+    words: str
+    command: str
+
+
+def next_step(record: SweepRecord, answer: Answer, *, has_source: bool) -> NextStep | None:
+    """Return the command that comes next; None if the run's model was an object in memory."""
+    config, run = record.config, str(record.folder)
+    if not config.can_be_made_again:
+        return None
+    if answer.standing in (Standing.UNPROVEN, Standing.UNFINISHED):
+        return NextStep(
+            "Train the narrower network beside the dense one and others of its size", _command("verify", run)
+        )
+    if answer.standing is Standing.TRAINED:
+        return NextStep("Train the narrower network with more seeds", _command("verify", run, "--seeds", _MORE_SEEDS))
+    if answer.standing is Standing.PROVEN and has_source:
+        source = str(record.folder / SLIM_SOURCE)
+        return NextStep("Analyse the narrower network in its turn: it is a model file", _command(source))
+    if answer.standing is Standing.TEST_RUN:
+        return NextStep("Make the real run", _command(config.model))
+    if answer.standing is Standing.NO_PLAN:
+        return NextStep("Suggest narrower widths", _command("slim", run))
+    if config.alphas == "auto" or answer.standing is not Standing.NO_EVIDENCE:
+        length: dict[str, Any] = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
+        return NextStep("Train four times as long, for a clearer order of the layers", command_again(record, **length))
+    return NextStep("Let the sweep find its own strengths of pruning", command_again(record, alphas="auto"))
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["dst-analyze", *words])
 
 
 def command_again(record: SweepRecord, *beside: str, **changes: Any) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import seaborn as sns
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.compare import Comparison, compare_rankings
@@ -16,13 +15,16 @@ from dst_analyze.ranking.formats.serialize import rank_text, signed
 from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures import plots, sized
+from dst_analyze.report.figures.heatmap import Heatmap, heatmap_of_ranking
 from dst_analyze.report.figures.sized import FigureSet
-from dst_analyze.report.page import count, rendered, score
+from dst_analyze.report.overview.answer import answer_of, score_words
+from dst_analyze.report.rendering import count, rendered
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.caveats import Note, notes_of
 from dst_analyze.run.files.atomic_io import write_text
 from dst_analyze.run.reader import read_run
 from dst_analyze.run.record import SweepRecord, alpha_label
+from dst_analyze.slimming.kept import read_suggestion
 from dst_analyze.text import elide, escape_control, percent
 
 _MOST_DOTS = 60  # layers in the figure; the table has all of them
@@ -37,7 +39,8 @@ class Side:
     verdict: str
     facts: list[tuple[str, str]]
     notes: list[Note]
-    pattern: Markup
+    answer: str
+    heat: Heatmap
 
 
 @dataclass(frozen=True)
@@ -93,17 +96,22 @@ def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, 
         verdict=str(ranking.verdict),
         facts=list(_facts(record).items()) if record is not None else [],
         notes=notes_of(record) if record is not None else [],
-        pattern=figure_set.put(
-            f"pattern{number}", f"Remaining percentage at each alpha, run {number}", sized.heatmap, ranking.remaining()
-        ),
+        answer=_answer(record, ranking) if record is not None else "",
+        heat=heatmap_of_ranking(ranking, figure_set.styles),
     )
+
+
+def _answer(record: SweepRecord, ranking: Ranking) -> str:
+    """Return the answer of a run, as its own report has it."""
+    kept = read_suggestion(record)
+    return answer_of(record, ranking, kept.plan, kept.proof).sentence
 
 
 def _facts(record: SweepRecord) -> dict[str, str]:
     manifest = record.manifest
     kind = manifest.data.score
     at = [
-        f"{alpha_label(alpha)}: {percent(record.remaining(alpha))} % left, {score(record.score(alpha), kind)}"
+        f"{alpha_label(alpha)}: {percent(record.remaining(alpha))} % left, {score_words(record.score(alpha), kind)}"
         for alpha in record.alphas
     ]
     return {
@@ -111,7 +119,7 @@ def _facts(record: SweepRecord) -> dict[str, str]:
         "data": manifest.data.description,
         "parameters": count(manifest.model.params),
         "MACs per sample": count(manifest.model.macs),
-        f"dense {kind}": score(record.dense.score, kind),
+        f"dense {kind}": score_words(record.dense.score, kind),
         f"weights left and {kind} at alpha": "; ".join(at),
         "training": f"{manifest.steps:,} steps, {len(record.config.seeds)} seeds",
     }

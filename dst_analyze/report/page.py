@@ -2,63 +2,62 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from dst_analyze.baselines.agreement import read_method_comparison
-from dst_analyze.ranking.formats.serialize import agreement, rank_text, signed
+from dst_analyze.ranking.formats.serialize import signed
 from dst_analyze.ranking.formats.table import by_reason, export_table
 from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
-from dst_analyze.report.commands import command_again, commands
+from dst_analyze.report.changes import read_changes
+from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
+from dst_analyze.report.figures.heatmap import heatmap_of
 from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.markdown import markdown_summary
+from dst_analyze.report.overview.answer import Standing
+from dst_analyze.report.overview.strip import advised, layer_widths, strip_of
+from dst_analyze.report.rendering import rendered
 from dst_analyze.report.rows import keys_of, rows_of, shown_name
-from dst_analyze.report.summary import summary_of
+from dst_analyze.report.summary import standings, summary_of
 from dst_analyze.report.tables import trial_table, width_table
 from dst_analyze.report.verdict_file import verdict_of
 from dst_analyze.run.config import Json
 from dst_analyze.run.derived import MAKE_AGAIN, damage_of
 from dst_analyze.run.events import Emit, Notice, ignore_event
-from dst_analyze.run.files.atomic_io import as_named, csv_bytes, replace_files
+from dst_analyze.run.files.atomic_io import csv_bytes, replace_files
 from dst_analyze.run.files.paths import BASELINES, GRAPH, REPORT, REPORTED, SUMMARY, TABLE, TRIAL_TABLE, VERDICT, WIDTHS
 from dst_analyze.run.files.safe_read import is_there
-from dst_analyze.run.reader import read_csv, read_json, read_run
+from dst_analyze.run.reader import read_json, read_run
 from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import KeptSuggestion, read_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.text import escape_control, percent
 
 J = TypeVar("J", bound=Json)
 
 SECTIONS = (
-    ("verdict", "Verdict"),
-    ("pattern", "The pattern"),
-    ("architecture", "The architecture"),
-    ("ranking", "The ranking"),
-    ("course", "How it got there"),
-    ("slim", "The slim architecture"),
+    ("verdict", "Answer"),
+    ("pattern", "What remains"),
+    ("architecture", "The network"),
+    ("ranking", "All layers"),
+    ("course", "Training"),
+    ("slim", "The slim network"),
     ("facts", "Facts"),
+    ("glossary", "Glossary"),
 )
-_LONGEST_TEXT = 1000
 _MOST_UNFOLDED = 300  # parts of an unfolded picture; larger ones are not readable
 
 
@@ -109,8 +108,9 @@ def write_report(run_folder: Path | str, ranking: Ranking | None = None, listene
 
 def _short_forms(record: SweepRecord, ranking: Ranking, kept: KeptSuggestion) -> dict[str, bytes]:
     """Return the files that say the result in short: verdict.json for programs, summary.md for people."""
-    summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
-    found = verdict_of(record, ranking, summary, kept.plan, kept.proof)
+    proof = kept.proof and kept.proof.untimed()  # these files have checksums, which the same run gives again
+    summary = summary_of(record, ranking, kept.plan, proof, left_out(record, kept))
+    found = verdict_of(record, ranking, summary, kept.plan, proof)
     text = markdown_summary(found, summary, command_again(record) if record.config.can_be_made_again else "")
     return {VERDICT: found.as_bytes(), SUMMARY: text.encode()}
 
@@ -134,13 +134,15 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     ranking = ranking or rank_run(record)
     kept = kept or read_suggestion(record)
     plan, proof = kept.plan, kept.proof
-    picture, methods = read_picture(record, ranking), read_method_comparison(record, ranking)
-    rows, data = rows_of(record, ranking)
+    picture, methods = read_picture(record, ranking, plan=plan), read_method_comparison(record, ranking)
+    changes = read_changes(kept.changes)
+    rows, data = rows_of(record, ranking, plan, changes)
     figure_set = FigureSet()
     names = list(record.layers["layer"])
+    summary = summary_of(record, ranking, plan, proof, left_out(record, kept))
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
-        "template.html",
+        "report.html",
         title=shown_name(record.manifest.model.name),
         kind="report",
         data=data,
@@ -149,7 +151,9 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         record=record,
         config=record.config,
         manifest=record.manifest,
-        summary=summary_of(record, ranking, plan, proof, left_out(record, kept)),
+        summary=summary,
+        strip=strip_of(record, ranking, None if summary.answer.standing is Standing.NO_EVIDENCE else plan),
+        next=next_step(record, summary.answer, has_source=kept.has_source),
         ranking=ranking,
         rows=rows,
         keys=keys_of(names),
@@ -159,11 +163,11 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         known_length=length_caveat(
             record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit
         ),
+        heat=heatmap_of(record, ranking, figure_set.styles),
         figures=_figures(record, ranking, plan, figure_set),
-        dense_done=sum(trial.alpha is None and trial.status == "done" for trial in record.trials),
         picture=picture,
         has_graph=(record.folder / GRAPH).exists(),
-        unfolded=_unfolded(record, ranking) if picture and picture.folded else None,
+        unfolded=_unfolded(record, ranking, plan) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
@@ -172,55 +176,15 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         plan=plan,
         has_source=kept.has_source,
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=_changes(kept.changes),
+        changes=changes,
+        changed=[group for group in plan.groups if group.new_width < group.width] if plan else [],
+        unchanged=[group for group in plan.groups if group.new_width >= group.width] if plan else [],
         frozen=list(plan.frozen_by_reason.items()) if plan else [],
         verification=proof,
+        against=standings(proof) if proof else {},
         proof=list(proof.table.itertuples(index=False)) if proof else [],
         commands=commands(record, plan, proof, methods),
         methods=methods,
-    )
-
-
-def rendered(template: str, **context: Any) -> str:
-    """Return a rendered template, with the style, script and security policy that all pages share."""
-    environment = Environment(
-        loader=PackageLoader("dst_analyze.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_escape_value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        percent=percent, part=part, score=score, count=count, interval=interval, px=px, ms=milliseconds
-    )
-    environment.filters.update(alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement)
-    style, script = (
-        files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
-    )
-    return environment.get_template(template).render(
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(script),
-        **context,  # both are our own files
-    )
-
-
-def _escape_value(value: Any) -> Any:
-    """Return template values with control characters escaped and very long texts shortened."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    if len(value) > _LONGEST_TEXT:
-        value = f"{value[: _LONGEST_TEXT // 2]}…{value[-_LONGEST_TEXT // 2 :]}"
-    return escape_control(value)
-
-
-def _policy(script: str) -> str:
-    """Return a content security policy: our script only, no network; data: holds large heatmap images."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -237,10 +201,8 @@ def _figures(
     record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, figure_set: FigureSet
 ) -> Mapping[str, Markup]:
     below = "the table of the ranking has the same values"
-    pattern = f"Remaining percentage of each layer at each alpha; {below}"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
-        "pattern": figure_set.put("pattern", pattern, sized.pattern, record, ranking),
         "ratios": figure_set.put("ratios", ratios, plots.ratios_figure, record, ranking),
     }
     if plan is not None:
@@ -285,17 +247,19 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
     )
 
 
-def read_picture(record: SweepRecord, ranking: Ranking, *, fold: bool = True) -> Picture | None:
+def read_picture(
+    record: SweepRecord, ranking: Ranking, *, plan: SlimPlan | None = None, fold: bool = True
+) -> Picture | None:
     """Return a drawing of the model's graph; None if there is no graph, or one too large to draw."""
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
     structure = structure_of(graph, record.manifest.model.skipped, fold=fold)
-    return None if structure is None else picture_of(structure, ranking)
+    return None if structure is None else picture_of(structure, ranking, layer_widths(record.layers, advised(plan)))
 
 
-def _unfolded(record: SweepRecord, ranking: Ranking) -> Picture | None:
-    picture = read_picture(record, ranking, fold=False)
+def _unfolded(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Picture | None:
+    picture = read_picture(record, ranking, plan=plan, fold=False)
     return picture if picture is not None and len(picture.boxes) <= _MOST_UNFOLDED else None
 
 
@@ -304,53 +268,6 @@ def _legend(limit: float) -> list[tuple[str, str, str]]:
     return [(signed(limit * (step / 2 - 1)), fill, ink_on(fill)) for step, fill in enumerate(colours)]
 
 
-def _changes(path: Path | None) -> list[str]:
-    """Return the source lines that a plan changes, with the old code as a comment."""
-    if path is None:
-        return []
-    table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
-    lines = [(shown_name(row.layer), row.after, row.before) for row in table.itertuples(index=False)]
-    wide = max((len(name) for name, _, _ in lines), default=0)
-    return [f"{name:{wide}} = {after}  # was {before}" for name, after, before in lines]
-
-
 def read_optional(path: Path, kind: type[J]) -> J | None:
     """Return the value of a JSON file in the run folder; None if there is no such file."""
     return read_json(path, kind) if is_there(path) else None
-
-
-# --- values as text ------------------------------------------------------------------------------------------------
-
-
-def part(ratio: float | None) -> str:
-    """Return the length of a bar, from 0 to 1."""
-    return "0" if ratio is None or math.isnan(ratio) else f"{ratio:.3f}"
-
-
-def score(value: float | None, kind: str) -> str:
-    """Return a score as text: an accuracy in percent, a loss as a number."""
-    if value is None or math.isnan(value):
-        return "–"
-    return f"{100 * value:.1f} %" if kind == "accuracy" else f"{value:.4g}"
-
-
-def interval(row: Any, kind: str) -> str:
-    """Return the interval of a mean score; a dash for a single training, which has none."""
-    if not (math.isfinite(row.low) and math.isfinite(row.high)):
-        return "–"
-    return f"{score(row.low, kind)} to {score(row.high, kind)}"
-
-
-def count(number: float | None) -> str:
-    """Return a count with thousands separators; a dash if it is not known."""
-    return "–" if number is None or math.isnan(number) else f"{int(number):,}"
-
-
-def milliseconds(value: float) -> str:
-    """Return a latency with three digits; a dash for one that was not kept."""
-    return "–" if math.isnan(value) else f"{value:.3g}"
-
-
-def px(value: float) -> str:
-    """Return a coordinate in whole pixels."""
-    return f"{value:.0f}"

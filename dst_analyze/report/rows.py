@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dst_analyze.ranking.formats.serialize import places, rank_text, signed, whole_percent
@@ -13,11 +13,13 @@ from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.run.record import SweepRecord, alpha_label
-from dst_analyze.text import elide, percent, short
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.text import percent, short, shorten_middle
 
 _SPARK_WIDTH, _SPARK_HEIGHT = 60.0, 16.0
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]{1,120}")
 _LONGEST_NAME = 90
+_MOST_BESIDE = 3  # coupled layers named in a row
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Row:
     beyond_null: str
     spare: str
     spare_words: str
-    ratios: tuple[str, ...]
+    kept: str  # mean over alphas and seeds
+    ratios: str
+    group: str  # the suggested widths of its channels
+    change: str  # its line of code, changed
     spark: str
     params: str
     macs: str
@@ -49,29 +54,39 @@ def keys_of(names: Sequence[str]) -> dict[str, str]:
 
 def shown_name(name: str) -> str:
     """Return a name for the page: on one line, shortened, without control characters."""
-    return elide(name, _LONGEST_NAME)
+    return shorten_middle(name, _LONGEST_NAME)
 
 
-def rows_of(record: SweepRecord, ranking: Ranking) -> tuple[list[Row], dict[str, Any]]:
-    """Return the table's rows, most redundant first, and its columns of numbers for the page's script."""
+def rows_of(
+    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None = None, changes: Mapping[str, str] | None = None
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the table's rows, most redundant first, and its columns of numbers for the page's script.
+
+    ``changes`` has the changed lines of code by layer.
+    """
     facts = record.layers.set_index("layer").to_dict("index")
     ratios = remaining_table(record, ranking).to_dict("index")
     keys = keys_of(list(record.layers["layer"]))
     table = ranking.table.to_dict("records")
-    rows = [_row(found, facts[found["layer"]], ratios[found["layer"]], keys[found["layer"]]) for found in table]
+    groups, changes = _groups(plan), changes or {}
+    rows = [
+        replace(
+            _row(found, facts[found["layer"]], ratios[found["layer"]], keys[found["layer"]]),
+            group="; ".join(groups.get(found["layer"], ())),
+            change=changes.get(found["layer"], ""),
+        )
+        for found in table
+    ]
     columns: dict[str, list[Any]] = {
         "layer": [row["position"] for row in table],
         "rank": [_number(row["rank"]) for row in table],
         "redundancy": [_number(row["redundancy"]) for row in table],
-        "beyond_null": [_number(row["beyond_null"]) for row in table],
         "spare": [_number(row["spare"]) for row in table],
         "label": [LABELS.index(row["label"]) for row in table],
         "params": [_number(row["params"]) for row in table],
         "macs": [_number(row["macs"]) for row in table],
-        "given": [_number(row["params_given_up"]) for row in table],
     }
-    for at, alpha in enumerate(record.alphas):
-        columns[f"at{at}"] = [_number(ratios[row["layer"]][alpha]) for row in table]
+    columns["remaining"] = [_number(row["remaining"]) for row in table]
     data = {
         "alphas": [alpha_label(alpha) for alpha in record.alphas if record.at(alpha)],
         "columns": columns,
@@ -92,12 +107,30 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
         beyond_null=signed(found["beyond_null"]),
         spare=whole_percent(found["spare"]),
         spare_words=found["spare_words"],
-        ratios=tuple(map(percent, ratios.values())),
+        kept=percent(found["remaining"]),
+        ratios=", ".join(map(percent, ratios.values())),
+        group="",
+        change="",
         spark=_spark(list(ratios.values())),
         params=short(found["params"]),
         macs=short(found["macs"]),
         given=short(found["params_given_up"]),
     )
+
+
+def _groups(plan: SlimPlan | None) -> dict[str, list[str]]:
+    """Return, for each layer, the groups of channels that it makes with their widths, in words."""
+    found: dict[str, list[str]] = {}
+    for group in plan.groups if plan is not None and plan.is_advice else ():
+        width = f"{group.width} → {group.new_width}" if group.new_width != group.width else f"{group.width}, unchanged"
+        others = [shown_name(name) for name in group.layers]
+        for layer in group.layers:
+            beside = [name for name in others if name != shown_name(layer)][:_MOST_BESIDE]
+            more = f" and {len(others) - 1 - len(beside)} more" if len(others) - 1 > len(beside) else ""
+            coupled = f", together with {', '.join(beside)}{more}" if beside else ""
+            because = f" ({group.because})" if group.because else ""
+            found.setdefault(layer, []).append(f"{width}{coupled}{because}")
+    return found
 
 
 def _spark(ratios: Sequence[float]) -> str:

@@ -1,22 +1,28 @@
-"""The report's summary: findings, savings, confidence and warnings, in sentences."""
+"""The report's summary: the answer, the layers that matter, savings, confidence and warnings, in sentences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from dst_analyze.ranking.length_evidence import pairs_at
+from dst_analyze.ranking.formats.serialize import rank_text
+from dst_analyze.ranking.labels import kept_words
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Caveat, Verdict
-from dst_analyze.run.caveats import Note, notes_of
+from dst_analyze.report.overview.answer import Answer, Standing, answer_of, size_words
+from dst_analyze.report.overview.confidence import Confidence, confidence_of
+from dst_analyze.report.overview.tiles import Tile, tiles_of
+from dst_analyze.run.caveats import Note, Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
+from dst_analyze.slimming.proof.result import DENSE, SLIM, LeadStanding, Verification
 
-_MOST = 5  # layers named at the top
+_MOST, _FIRST, _FEWEST_NEEDED = 5, 3, 2  # layers named at the top
+_REMARKS = {Title.UNTIL_STABLE, Title.RESETS, Title.HELD, Title.WEAK_ALPHA}  # good to know, but nothing went wrong
 
 
 @dataclass(frozen=True)
@@ -25,18 +31,42 @@ class Finding:
 
     layer: str
     label: str
+    rank: str
     text: str
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The top of the report: headline, important layers, savings, confidence, warnings."""
+    """The first screen of the report; ``remarks`` are notes that need no action."""
 
-    headline: str
+    answer: Answer
     findings: list[Finding]
     saving: list[str]
-    sure: list[str]
+    proven: list[str]
+    confidence: Confidence
+    tiles: list[Tile]
     warnings: list[Note]
+    remarks: list[Note]
+
+    @property
+    def has_redundant(self) -> bool:
+        """True if a layer is redundant."""
+        return any(found.label == REDUNDANT for found in self.findings)
+
+    @property
+    def has_needed(self) -> bool:
+        """True if a layer is needed."""
+        return any(found.label == NEEDED for found in self.findings)
+
+    @property
+    def headline(self) -> str:
+        """The answer on one line."""
+        return self.answer.sentence
+
+    @property
+    def sure(self) -> list[str]:
+        """What the confidence rests on, in sentences."""
+        return list(self.confidence.reasons)
 
 
 def summary_of(
@@ -47,26 +77,23 @@ def summary_of(
     left_out: Sequence[str] = (),
 ) -> Summary:
     """Return the summary of a run; plan and proof may be missing, ``left_out`` is damaged."""
+    answer, confidence = answer_of(record, ranking, plan, proof), confidence_of(record, ranking)
+    notes = notes_of(record)
     return Summary(
-        headline=_headline(ranking),
+        answer=answer,
         findings=list(_findings(ranking, record.manifest.model.params)),
-        saving=list(_saving(plan, proof)),
-        sure=list(_confidence(record, ranking)),
+        saving=list(_saving(plan, proof, answer)),
+        proven=[] if proof is None or plan is None else list(_proven(proof)),
+        confidence=confidence,
+        tiles=tiles_of(record, ranking, plan, answer, confidence),
         warnings=[
             *(Note("Left out", f"{why}.") for why in left_out),
-            *notes_of(record),
+            *(note for note in notes if note.title not in _REMARKS),
             *_doubts(ranking),
             *_beaten(proof),
         ],
+        remarks=[note for note in notes if note.title in _REMARKS],
     )
-
-
-def _confidence(record: SweepRecord, ranking: Ranking) -> Iterator[str]:
-    yield _verdict_sentence(ranking)
-    yield from ranking.notes[1:]
-    if ranking.verdict is not Verdict.NONE and ranking.statistics.guesses is not None:
-        how, pairs = record.manifest, ranking.statistics.guesses.pairs
-        yield pairs_at(pairs, how.steps, warm_up=how.warm_up > 0, unit=how.unit)
 
 
 def _verdict_sentence(ranking: Ranking) -> str:
@@ -74,43 +101,38 @@ def _verdict_sentence(ranking: Ranking) -> str:
     return f"{ranking.why[:1].upper()}{ranking.why[1:]}."
 
 
-def _headline(ranking: Ranking) -> str:
-    if ranking.verdict is Verdict.NONE:
-        if ranking.statistics.similar:
-            return "All layers keep about the same share: none is more redundant than another"
-        return "This sweep does not show which layers are redundant"
-    counts = ranking.table["label"].value_counts()
-    redundant, needed, average, unclear = (int(counts.get(name, 0)) for name in (REDUNDANT, NEEDED, AVERAGE, UNCLEAR))
-    total = len(ranking.table)
-    if not redundant and not needed:
-        rest = f"{average} keep about as much as each other" if average else f"{unclear} are unclear"
-        return f"None of {total} layers is clearly redundant or needed; {rest}"
-    be = ["is" if count < 2 else "are" for count in (redundant, needed)]
-    return f"{redundant or 'None'} of {total} layers {be[0]} redundant, {needed or 'none'} {be[1]} needed"
-
-
 def _findings(ranking: Ranking, model: int) -> Iterator[Finding]:
-    """Yield redundant layers, largest gain first, then needed ones; if there are none, the first ranked."""
+    """Yield the most redundant layers and the most needed ones, in rank order; if there are none, the first ranked."""
     if ranking.verdict is Verdict.NONE:
         return
-    table = ranking.ordered("params")
+    table = ranking.ordered()
     redundant = table[table["label"] == REDUNDANT].head(_MOST)
-    needed = ranking.table[ranking.table["label"] == NEEDED].iloc[::-1].head(max(2, _MOST - len(redundant)))
-    shown = pd.concat([redundant, needed])
-    if shown.empty:
-        shown = ranking.table[ranking.table["label"].isin((UNCLEAR, AVERAGE))].head(3)
+    if redundant.empty:
+        redundant = table[table["label"].isin((UNCLEAR, AVERAGE))].head(_FIRST)
+    needed = table[table["label"] == NEEDED].tail(max(_FEWEST_NEEDED, _MOST - len(redundant)))
+    shown = pd.concat([redundant, needed]).sort_values(["rank", "position"])
     for row in shown.itertuples(index=False):
-        size = "" if math.isnan(row.params) else f"{row.params:,.0f} weights, {row.params / model:.1%} of the model; "
-        spare = f" {row.spare_words[:1].upper()}{row.spare_words[1:]}." if row.spare_words else ""
-        yield Finding(row.layer, row.label, f"{size}{row.reason}.{spare}")
+        yield Finding(str(row.layer), str(row.label), rank_text(row.rank), "; ".join(_plain(row, model)))
 
 
-def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
+def _plain(row: Any, model: int) -> Iterator[str]:
+    """Yield what is known of a layer in plain words."""
+    yield row.reason if row.label == UNCLEAR else f"keeps {kept_words(row.redundancy)} keeps"
+    if row.spare_words:
+        yield row.spare_words
+    if not math.isnan(row.params):
+        yield f"{row.params / model:.1%} of the model's parameters".replace("%", " %")
+
+
+def _saving(plan: SlimPlan | None, proof: Verification | None, answer: Answer) -> Iterator[str]:
     if plan is None:
         yield "No slimmer architecture has been suggested for this run yet: dst-analyze slim suggests one."
         return
     if not plan.is_advice:
         yield "A slim model was built as a test; without evidence its widths are no advice."
+        return
+    if answer.standing is Standing.NO_EVIDENCE:
+        yield f"A slim architecture was written ({size_words(plan)}), but its widths rest on no evidence."
         return
     text = f"The slim architecture has {plan.new_params:,} of {plan.params:,} parameters"
     text += f" ({plan.new_params / plan.params:.1%})"
@@ -131,25 +153,53 @@ def _saving(plan: SlimPlan | None, proof: Verification | None) -> Iterator[str]:
 
 
 def _proven(proof: Verification) -> Iterator[str]:
-    """Yield the result of the proof in a sentence or two; section 6 has all numbers."""
+    """Yield the result of the proof in a sentence or two."""
     seeds = f"{len(proof.seeds)} seed{'s' if len(proof.seeds) != 1 else ''}"
     lead, low, high = proof.lead(DENSE)
     if math.isnan(lead):
         yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
     else:
-        scale = 100 if proof.score == "accuracy" else 1
-        words = ("points above", "points below") if proof.score == "accuracy" else ("of loss better than", "worse than")
-        apart = f"{scale * abs(lead):.2g} {words[lead < 0]} the dense model"
-        between = f" (95 % interval {scale * low:+.2g} to {scale * high:+.2g})" if math.isfinite(low) else ""
+        better = {"accuracy": "points above", "loss": "of loss better than", "score": "above"}[proof.score]
+        worse = {"accuracy": "points below", "loss": "worse than", "score": "below"}[proof.score]
+        apart = f"{_amount(abs(lead), proof.score)} {worse if lead < 0 else better} the dense model"
+        bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (low, high)]
+        between = f" (95 % interval {' to '.join(bounds)})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
-    words_of = {"better": "better than", "worse": "worse than", "open": "not shown to be better than"}
+    words_of: dict[LeadStanding, str] = {
+        "better": "better than",
+        "level": "level with",
+        "worse": "worse than",
+        "open": "not shown to be better than",
+    }
     against: dict[str, list[str]] = {}
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE):
-            against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
+    for entry in proof.rivals():
+        against.setdefault(words_of[proof.standing(entry.name)], []).append(entry.name)
     if against:
         parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
         yield f"Among models of its size it is {'; '.join(parts)}."
+
+
+def standings(proof: Verification) -> dict[str, str]:
+    """Return, for each model of a proof, how the suggestion stands against it, in few words."""
+    found = {SLIM: "–"}
+    for entry in proof.entries:
+        if entry.name == SLIM:
+            continue
+        lead, low, high = proof.lead(entry.name)
+        if math.isnan(lead):
+            found[entry.name] = "not comparable"
+            continue
+        standing = proof.standing(entry.name)
+        words = "not decided" if standing == "open" else standing
+        bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (lead, low, high)]
+        between = f", {bounds[1]} to {bounds[2]}" if math.isfinite(low) else ", one seed"
+        found[entry.name] = f"{words} ({bounds[0]}{between})"
+    return found
+
+
+def _amount(apart: float, kind: str) -> str:
+    """Return a difference of scores: of accuracies in points."""
+    return f"{100 * apart:.1f}" if kind == "accuracy" else f"{apart:.2g}"
 
 
 _UNSURE = {Verdict.NONE: "No ranking", Verdict.UNCONFIRMED: "Not confirmed"}
@@ -167,6 +217,5 @@ def _beaten(proof: Verification | None) -> Iterator[Note]:
     """Yield a warning for each simple model of the same size that is better than the suggestion."""
     if proof is None:
         return
-    for entry in proof.entries:
-        if entry.name not in (SLIM, DENSE) and proof.standing(entry.name) == "worse":
-            yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")
+    for entry in proof.rivals("worse"):
+        yield Note("The suggestion lost", f"A model of its size is better: {entry.about}. Do not follow it.")

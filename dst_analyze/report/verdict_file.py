@@ -12,7 +12,7 @@ from dst_analyze.report.summary import Summary
 from dst_analyze.run.config import Json, Number, Share
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.result import SLIM, Verification
+from dst_analyze.slimming.proof.result import SLIM, LeadStanding, Verification
 from dst_analyze.version import __version__
 
 Amount = Annotated[int, Field(ge=0)]
@@ -90,6 +90,7 @@ class ProvenModel(Json):
     lead: Number | None
     lead_low: Number | None
     lead_high: Number | None
+    standing: LeadStanding | None  # of the suggestion against it
 
 
 class ProofVerdict(Json):
@@ -129,7 +130,7 @@ def verdict_of(
     model = record.manifest.model
     return VerdictFile(
         answer=summary.headline,
-        warnings=tuple(f"{note.title}: {note.text}" for note in summary.warnings),
+        warnings=tuple(f"{note.title}: {note.text}" for note in (*summary.warnings, *summary.remarks)),
         model=AnalysedModel(
             name=model.name,
             spec=model.spec,
@@ -198,6 +199,7 @@ def _proof(proof: Verification) -> ProofVerdict:
                 lead=_known(lead),
                 lead_low=_known(low),
                 lead_high=_known(high),
+                standing=None if entry.name == SLIM else proof.standing(entry.name),
             )
         )
     return ProofVerdict(

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from dst_analyze.run.alpha_search import plateau, search_of
 from dst_analyze.run.record import UNPRUNED, WORKING, SweepRecord, alpha_label
-from dst_analyze.text import elide
+from dst_analyze.text import shorten_middle
 
 _MISSED = 1 / 5  # relative distance from a target ratio above which it counts as missed
 _LEARNED = 0.97  # a model has learned if its loss falls below this share of the first loss
@@ -153,7 +153,7 @@ def _resets(record: SweepRecord) -> Iterator[Note]:
     if resets:
         layers = sorted({layer for trial in record.trials for layer in trial.resets})
         more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
-        shown = ", ".join(elide(layer, 40) for layer in layers[:4]) + more
+        shown = ", ".join(shorten_middle(layer, 40) for layer in layers[:4]) + more
         yield Note(
             Title.RESETS,
             f"Thresholds were reset to zero {resets} times because a layer kept at most 1 % ({shown}). The ratios of "
@@ -169,8 +169,9 @@ def _held(record: SweepRecord) -> Iterator[Note]:
             known += [name for name in trial.held if name not in known]
     for alpha, layers in sorted(found.items()):
         more = f" and {len(layers) - 4} more" if len(layers) > 4 else ""
+        named = ", ".join(shorten_middle(layer, 40) for layer in layers[:4])
         yield Note(
             Title.HELD,
-            f"At alpha {alpha_label(alpha)} {', '.join(elide(layer, 40) for layer in layers[:4])}{more} would have "
+            f"At alpha {alpha_label(alpha)} {named}{more} would have "
             "kept less than 1 % of the weights; thresholds were limited to keep 1 %.",
         )

@@ -7,7 +7,17 @@ import json
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from dst_analyze.errors import OptionError
@@ -109,11 +119,20 @@ class SweepConfig(Json):
     on_collapse: OnCollapse | None = None
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     amp: bool = False
+    amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     threshold: Literal["vector", "scalar", "matrix"] = "vector"
     estimator: Literal["long-tail", "clipped"] = "long-tail"
     backend: Literal["auto", "eager", "compiled"] = Field(default="auto", alias="operator")
+
+    @model_serializer(mode="wrap")
+    def _without_later_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out fields that came later and have their default: digests of earlier runs stay as they are."""
+        fields: dict[str, Any] = handler(self)
+        if self.amp_dtype == "bfloat16":
+            fields.pop("amp_dtype", None)
+        return fields
 
     @property
     def can_be_made_again(self) -> bool:
@@ -203,7 +222,7 @@ class SweepConfig(Json):
                 ) from None
             option = f"--{name.replace('_', '-')}"
             given = f", given as {first['input']!r}" if first["loc"] else ""
-            hint = _HINTS.get(name, f"`dst-analyze --help` says what {option} takes")
+            hint = _HINTS.get(name, f"`dst-analyze --help-all` says what {option} takes")
             raise OptionError(text[:1].lower() + text[1:], place=f"{option}{given}", hint=hint) from None
 
     @property

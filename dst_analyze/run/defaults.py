@@ -9,14 +9,14 @@ from dst_analyze.run.config import OnCollapse, SweepConfig, ThresholdScale
 FULL_LENGTH = 9_000
 """Steps in which thresholds with the weights' learning rate show the paper's pattern; shorter runs use more."""
 DEFAULT_STEPS = 1_125
-"""An eighth of a full-length run; docs/evidence.md compares lengths."""
+"""An eighth of a full-length run; docs/experiments/short-sweeps.md compares lengths."""
 FASTEST = 30
 """The largest default clock."""
 PAPER_CLOCK = 1.0
 
 
 def default_clock(family: str, steps: int) -> float:
-    """Return the clock that moves thresholds as far as a full-length run would (docs/training.md)."""
+    """Return the clock that moves thresholds as far as a full-length run would (docs/how-to/training.md)."""
     return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
 
 

@@ -25,10 +25,15 @@ class SweepStarted:
 
 @dataclass(frozen=True)
 class TimeEstimated:
-    """The estimated time of the missing trials; ``at_most`` if the search uses all its rounds."""
+    """The estimated time of the missing trials; ``at_most`` if the search uses all its rounds.
+
+    The run has ``trials`` in all, and ``at_most_trials`` if it does.
+    """
 
     seconds: float
     at_most: float
+    trials: int = 0
+    at_most_trials: int = 0
     busy: float = 1.0  # of this, how many times longer it takes than it would alone on the machine
 
 
@@ -149,12 +154,16 @@ class SuggestionWritten:
 
 @dataclass(frozen=True)
 class ProofStarted:
-    """The proof starts; ``done`` of its trainings are in the folder already."""
+    """The proof starts; ``done`` of its trainings are in the folder already.
+
+    There are more trainings, ``most`` in all, as long as a comparison is not decided.
+    """
 
     trainings: int
     done: int
     steps: int
     jobs: int
+    most: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any, TextIO
 
 import rich.progress
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 
 from dst_analyze.run.events import (
@@ -36,7 +36,7 @@ from dst_analyze.run.events import (
     to_json,
 )
 from dst_analyze.run.record import Manifest, TrialKey
-from dst_analyze.text import duration, escape_control
+from dst_analyze.text import escape_control, minutes
 
 _AT_LEAST = 0.2  # seconds between two updates in a notebook
 _BUSY = 1.15  # times that a sweep takes longer than alone, for that to be said
@@ -73,7 +73,8 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     where.print(escape_control(manifest.model.coverage))
     if manifest.model.weights:
         where.print(escape_control(manifest.model.weights))
-    where.print(f"on {escape_control(manifest.device)}; thresholds on a clock of {manifest.clock:.3g}")
+    rate = "at the rate of the weights" if manifest.clock == 1 else f"{manifest.clock:.3g} times as fast as the weights"
+    where.print(f"on {escape_control(manifest.device)}; thresholds learn {rate}")
     if manifest.warning:
         where.print(Text.assemble(("! ", "bold yellow"), escape_control(manifest.warning)))
     lines = Lines(manifest, where)
@@ -118,11 +119,11 @@ class Lines:
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
                 return f"{trials} trials of {steps} steps{_done_already(done)}{at_once}"
             case TimeEstimated(seconds=seconds, at_most=at_most, busy=busy):
-                most = (
-                    f", {duration(at_most)} if the search for alphas uses all its rounds" if at_most > seconds else ""
-                )
-                alone = f"; alone on the machine {duration(seconds / busy)}" if busy > _BUSY else ""
-                return f"this takes about {duration(seconds)}{most}{alone}"
+                most = f", {minutes(at_most)} at most" if minutes(at_most) != minutes(seconds) else ""
+                count = f"; {event.trials} to {event.at_most_trials} trials"
+                alone = f"; alone on the machine {minutes(seconds / busy)}" if busy > _BUSY else ""
+                extended = count if event.at_most_trials > event.trials else ""
+                return f"this takes {minutes(seconds)}{most}{extended}{alone}"
             case SweepExtended(trials=trials):
                 return f"the search for alphas goes on: {trials} trials by now"
             case WarmUpFinished(seed=seed, control=control, seconds=seconds):
@@ -135,9 +136,10 @@ class Lines:
                 return f"{trial.label} {status}: {reason}"
             case TrialRetried(trial=trial, reason=reason):
                 return f"{trial.label} starts again: {reason}"
-            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs):
+            case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs, most=most):
                 at_once = "" if done == trainings else _at_once(jobs)
-                return f"the proof: {trainings} trainings of {steps} steps{_done_already(done)}{at_once}"
+                more = f", up to {most} until every comparison is decided" if most > trainings else ""
+                return f"the proof: {trainings} trainings of {steps} steps{more}{_done_already(done)}{at_once}"
             case CandidateTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
@@ -164,9 +166,8 @@ class Bars:
         self.score = manifest.data.score
         self.rows = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
+            rich.progress.BarColumn(bar_width=16),
             rich.progress.MofNCompleteColumn(),
-            _Speed(),
             rich.progress.TimeRemainingColumn(),
             rich.progress.TextColumn("{task.fields[standing]}"),
             console=where,
@@ -278,15 +279,12 @@ def _paragraph(sentences: Iterable[str]) -> str:
     return "<p>" + "<br>".join(escape(escape_control(sentence)) for sentence in sentences) + "</p>"
 
 
-class _Speed(rich.progress.ProgressColumn):
-    def render(self, task: rich.progress.Task) -> RenderableType:
-        return Text(f"{task.speed:.1f} steps/s" if task.speed else "")
-
-
 def _figures(loss: float | None, remaining: float | None, score: float | None, kind: str) -> str:
     parts = [] if loss is None else [f"loss {loss:.3g}"]
     if score is not None and kind == "accuracy":
         parts.append(f"accuracy {score:.1%}")
+    if score is not None and kind == "score":
+        parts.append(f"score {score:.4g}")
     if remaining is not None:
         parts.append(f"{remaining:.1%} remain")
     return ", ".join(parts)

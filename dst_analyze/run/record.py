@@ -33,6 +33,8 @@ READING_COLUMNS = ("step", "layer", "remaining", "rows", "columns", *QUANTILE_CO
 """Per layer: share of weights left, rows with any left, input channels still read, thresholds, resets so far, and the
 share the layer would keep if its initial weights alone decided (see `magnitudes.Magnitudes.null`)."""
 
+ScoreKind = Literal["accuracy", "loss", "score"]
+"""An accuracy is a share between 0 and 1; a "score" is any number. Higher is better, but of a loss."""
 STEP_COLUMNS = ("step", "loss", "score", "remaining")
 """Per model: mean training loss since the reading before, score on a few test batches, share of weights left."""
 
@@ -178,7 +180,7 @@ class DataSummary(Json):
     description: str
     name: str = ""  # as given to --data
     stand_in: bool
-    score: Literal["accuracy", "loss"]
+    score: ScoreKind
     scored_on: Literal["test", "train"]
     sha256: str  # of the tensors; of the first batches where the data come through a loader
 
@@ -308,9 +310,9 @@ class SweepRecord:
         return [t for t in self.trials if t.alpha == alpha and t.status == "done" and not t.control]
 
     def does_the_task(self, trial: TrialResult) -> bool:
-        """Whether a trial scores nearly as well as the dense model; where the score is a loss, it is not known."""
+        """Whether a trial scores nearly as well as the dense model; where the score is no accuracy, it is not known."""
         reached, dense = trial.score, self.dense.score
-        if self.manifest.data.score == "loss" or reached is None or dense is None:
+        if self.manifest.data.score != "accuracy" or reached is None or dense is None:
             return True
         return reached >= WORKING * dense
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -10,16 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import pandas as pd
+from typing import Literal
 
 from dst_analyze.errors import FolderError
-from dst_analyze.run.config import Json, SweepConfig
+from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.run.files.atomic_io import (
-    SUMS,
-    broken,
     csv_bytes,
     finish_commit,
     leftover,
@@ -33,19 +28,12 @@ from dst_analyze.run.files.atomic_io import (
 )
 from dst_analyze.run.files.lock import check_unlocked, is_held, locked
 from dst_analyze.run.files.paths import (
-    CONFIG,
     DERIVED,
     GRAPH,
-    GROUP_COLUMNS,
     GROUPS,
-    HEADER,
     INPUTS,
-    LAYER_COLUMNS,
-    LAYERS,
     MADE,
-    MANIFEST,
     MASKS,
-    NAME_COLUMNS,
     OPTIONS,
     READINGS,
     RESULT,
@@ -61,14 +49,21 @@ from dst_analyze.run.files.paths import (
     trial_folder,
     was_run_folder,
 )
-from dst_analyze.run.files.safe_read import JSON_MOST, is_there, read_bytes
-from dst_analyze.run.reader import FolderStatus, FormatError, folder_status, read_header, read_json
+from dst_analyze.run.header import (
+    ELSEWHERE,
+    RunHeader,
+    as_begun,
+    has_trials,
+    header_damage,
+    json_bytes,
+    refuse_difference,
+    repair_header,
+)
+from dst_analyze.run.reader import FolderStatus, folder_status, read_header
 from dst_analyze.run.record import (
     READING_COLUMNS,
     STEP_COLUMNS,
-    ExampleInputs,
     Manifest,
-    ModelGraph,
     Timing,
     TrialKey,
     TrialOutput,
@@ -76,37 +71,6 @@ from dst_analyze.run.record import (
 
 Existing = Literal["refuse", "resume", "retry", "force"]
 """What to do with a run that is there: leave it unless it is complete, finish it, also retry failures, replace it."""
-
-
-_ELSEWHERE = "choose another --out"
-_CHANGES_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class RunHeader:
-    """What a run folder says of the whole sweep, known before the first trial."""
-
-    config: SweepConfig
-    manifest: Manifest
-    layers: pd.DataFrame
-    graph: ModelGraph | None = None
-    groups: pd.DataFrame | None = None  # which layers must shrink together
-    inputs: ExampleInputs | None = None
-
-    def files(self) -> dict[str, bytes]:
-        """Return the contents of its files by name."""
-        files = {
-            MANIFEST: _json_bytes(self.manifest),
-            CONFIG: _json_bytes(self.config),
-            LAYERS: csv_bytes(spreadsheet_safe(self.layers[list(LAYER_COLUMNS)], NAME_COLUMNS)),
-        }
-        if self.graph is not None:
-            files[GRAPH] = f"{self.graph.model_dump_json(exclude_defaults=True)}\n".encode()
-        if self.groups is not None:
-            files[GROUPS] = csv_bytes(spreadsheet_safe(self.groups, list(GROUP_COLUMNS)))
-        if self.inputs is not None:
-            files[INPUTS] = f"{self.inputs.model_dump_json()}\n".encode()
-        return files
 
 
 @dataclass(frozen=True)
@@ -124,13 +88,13 @@ class RunFolder:
 
     def write_trial(self, output: TrialOutput) -> None:
         files = {
-            RESULT: _json_bytes(output.result),
+            RESULT: json_bytes(output.result),
             READINGS: csv_bytes(spreadsheet_safe(output.readings[list(READING_COLUMNS)], ("layer",))),
             STEPS: csv_bytes(output.steps[list(STEP_COLUMNS)]),
         }
         if output.masks is not None:
             files[MASKS] = output.masks
-        timing = {TIMING: _json_bytes(Timing(seconds=round(output.seconds, 3)))}
+        timing = {TIMING: json_bytes(Timing(seconds=round(output.seconds, 3)))}
         write_folder(trial_folder(self.path, output.result.key), files, unsummed=timing)
         self.again.discard(output.result.key)
 
@@ -144,7 +108,7 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderError(
-            f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint=_ELSEWHERE
+            f"cannot create a run folder here: {error.strerror}", place=str(path.parent), hint=ELSEWHERE
         ) from error
     with locked(path):
         check_free(path, header.config, existing, locked=True)  # another process may have come first
@@ -167,14 +131,14 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
     """Refuse a name that is taken or out of reach, before any work is done for it."""
     there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if there != path.absolute() and not there.is_dir():
-        raise FolderError(f"cannot create a run folder: {there} is not a folder", place=str(path), hint=_ELSEWHERE)
+        raise FolderError(f"cannot create a run folder: {there} is not a folder", place=str(path), hint=ELSEWHERE)
     if there.is_dir():
         try:
             with tempfile.TemporaryFile(dir=there):  # permissions do not say it all: a disk may be read-only
                 pass
         except OSError as error:
             raise FolderError(
-                f"{there} cannot be written to: {error.strerror}", place=str(path), hint=_ELSEWHERE
+                f"{there} cannot be written to: {error.strerror}", place=str(path), hint=ELSEWHERE
             ) from error
     if is_blank(path):
         if path.exists() and not locked:
@@ -184,7 +148,7 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
         raise FolderError(
             "this exists and is not a run folder of dst-analyze, so it is left alone",
             place=str(path),
-            hint=_ELSEWHERE,
+            hint=ELSEWHERE,
         )
     if not locked:
         check_unlocked(path)
@@ -197,8 +161,8 @@ def check_free(path: Path, config: SweepConfig, existing: Existing, *, locked: b
                 hint="move them away, or choose another --out",
             )
         return
-    why = _head_damage(path)
-    if why and existing == "refuse" and _has_trials(path):
+    why = header_damage(path)
+    if why and existing == "refuse" and has_trials(path):
         raise FolderError(
             f"the run folder cannot be used: {why}",
             place=str(path),
@@ -237,22 +201,6 @@ def tidy(path: Path) -> None:
         remove_leftovers(folder)
 
 
-def _head_damage(path: Path) -> str:
-    """Return why the head of a run folder cannot be used, empty if it can; one of another format is refused."""
-    try:
-        read_header(path)
-    except FormatError:
-        raise
-    except FolderError as error:
-        return error.cause
-    return broken(path, HEADER, but=MADE)
-
-
-def _has_trials(path: Path) -> bool:
-    trials = path / TRIALS
-    return trials.is_dir() and any(not entry.name.startswith(".") for entry in trials.iterdir())
-
-
 def _incomplete(path: Path, seen: FolderStatus) -> FolderError:
     more = "" if seen.schedule.settled else " or more"
     parts = [f"{len(seen.missing)} of {len(seen.schedule.keys)}{more} trials are missing"] if seen.missing else []
@@ -281,8 +229,8 @@ def _continue(path: Path, header: RunHeader, emit: Emit) -> RunHeader:
     """Check that the folder holds this very sweep; returns its header, written again where it was damaged."""
     with writing(path / TRIALS):
         (path / TRIALS).mkdir(exist_ok=True)
-    if why := _head_damage(path):
-        _heal(path, header, why, emit)
+    if why := header_damage(path):
+        repair_header(path, header, why, emit)
     config, manifest = read_header(path)
     refuse_difference(path, config.as_asked, header.config.as_asked, "configuration")
     if config.alpha_factor is None and header.config.alpha_factor is not None:
@@ -291,82 +239,10 @@ def _continue(path: Path, header: RunHeader, emit: Emit) -> RunHeader:
             place=str(path),
             hint="choose another --out; --force would replace it",
         )
-    refuse_difference(path, manifest, _as_begun(header.manifest, manifest), "model, data or versions")
+    refuse_difference(path, manifest, as_begun(header.manifest, manifest), "model, data or versions")
     if header.groups is not None and GROUPS not in listed_sums(path):  # of before they stood in the header
         replace_files(path, {GROUPS: header.files()[GROUPS]})
     return replace(header, config=config, manifest=manifest)
-
-
-def _as_begun(now: Manifest, then: Manifest) -> Manifest:
-    """Return a manifest with what is the machine's, not the user's: a sweep goes on as it began."""
-    model = now.model if then.model.files else now.model.model_copy(update={"files": {}})  # of before they were kept
-    kept = {name: getattr(then, name) for name in ("threads", "warm_up_threads", "sums")}
-    return now.model_copy(update={**kept, "model": model})
-
-
-def _heal(path: Path, header: RunHeader, why: str, emit: Emit) -> None:
-    """Write the damaged files of a head again. The trials, which have sums of their own, are left alone.
-
-    A file is kept if it is as its checksum or this command says. One of the files that decide the numbers is written
-    again only if its checksum says that it was the same.
-    """
-    listed, files, again = listed_sums(path), {}, []
-    for name, data in header.files().items():
-        there = _bytes_of(path / name)
-        if there is not None and (there == data or _digest(there) == listed.get(name)):
-            _refuse_other(path, name, header, why)
-            files[name] = there
-        elif name not in (CONFIG, MANIFEST) or listed.get(name) == _digest(data) or not _has_trials(path):
-            files[name] = data
-            again.append(name)
-        elif there is not None and _fits(path / name, header):
-            files[name] = there  # it is its checksum that is damaged
-        else:
-            raise FolderError(
-                f"the run folder cannot be continued: {why}, and this command would not write it as it was",
-                place=str(path),
-                hint="give the options, model, data and versions of then, or another --out; whole trials are kept",
-            )
-    strange = [name for name in listed if name not in (*files, *MADE) and not is_there(path / name)]
-    replace_files(path, files, removed=strange)
-    emit(Notice(f"{why}: {', '.join(again) or SUMS} written again; whole trials are kept"))
-
-
-def _refuse_other(path: Path, name: str, header: RunHeader, why: str) -> None:
-    """Raise if a whole file of a damaged head is of another sweep than a header."""
-    try:
-        if name == CONFIG:
-            there = read_json(path / name, SweepConfig)
-            refuse_difference(path, there.as_asked, header.config.as_asked, "configuration")
-        elif name == MANIFEST:
-            manifest = read_json(path / name, Manifest)
-            refuse_difference(path, manifest, _as_begun(header.manifest, manifest), "model, data or versions")
-    except FolderError as error:
-        raise FolderError(
-            f"the run folder cannot be continued: {why}; {error.cause}", place=str(path), hint=_ELSEWHERE
-        ) from error
-
-
-def _fits(file: Path, header: RunHeader) -> bool:
-    """Return whether a configuration or a manifest says what this command would write."""
-    try:
-        if file.name == CONFIG:
-            return read_json(file, SweepConfig) == header.config
-        there = read_json(file, Manifest)
-        return there == _as_begun(header.manifest, there)
-    except FolderError:
-        return False
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    try:
-        return read_bytes(path, JSON_MOST)
-    except OSError:
-        return None
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
@@ -380,34 +256,3 @@ def _check_replaceable(path: Path, keys: Iterable[TrialKey]) -> None:
                 place=str(folder),
                 hint="move them away",
             )
-
-
-def refuse_difference(path: Path, old: Json, new: Json, what: str) -> None:
-    """Raise if a run folder was made with other values than it would be now; both are named."""
-    then, now = _flat(old.model_dump(mode="json")), _flat(new.model_dump(mode="json"))
-    changes = [
-        f"{name}: {then.get(name)!r} -> {now.get(name)!r}"
-        for name in dict.fromkeys((*then, *now))
-        if then.get(name) != now.get(name)
-    ]
-    if changes:
-        left_out = len(changes) - _CHANGES_SHOWN
-        if left_out > 0:
-            changes = [*changes[: _CHANGES_SHOWN - 1], f"and {left_out + 1} more"]
-        raise FolderError(
-            f"this folder holds another run; {what}, there -> now:\n    " + "\n    ".join(changes),
-            place=str(path),
-            hint="choose another --out; --force would replace it",
-        )
-
-
-def _flat(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested fields by dotted name, so that a difference is no longer than it must be."""
-    flat: dict[str, Any] = {}
-    for name, item in value.items():
-        flat |= _flat(item, f"{prefix}{name}.") if isinstance(item, dict) else {f"{prefix}{name}": item}
-    return flat
-
-
-def _json_bytes(value: Json) -> bytes:
-    return f"{value.model_dump_json(indent=2, by_alias=True)}\n".encode()

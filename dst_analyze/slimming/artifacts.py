@@ -11,7 +11,7 @@ from dst_analyze.channels.groups import Coupling
 from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
-from dst_analyze.run.files.atomic_io import csv_bytes, listed_sums, replace_files, spreadsheet_safe, writing
+from dst_analyze.run.files.atomic_io import csv_bytes, replace_files, spreadsheet_safe, writing
 from dst_analyze.run.files.paths import (
     CHANGES,
     LATENCY,
@@ -32,6 +32,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.kept_scores import Seeds
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
@@ -42,9 +43,6 @@ from dst_analyze.sweep.engines.engine import Engine
 from dst_analyze.sweep.training.trial import Task
 
 T = TypeVar("T")
-
-DEFAULT_SEEDS = 3
-"""Trainings of each model in a proof."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,11 @@ def write_suggestion(
     The plan names the sweep of the ``record``. A proof that is there stays if it is of the same plan.
     """
     model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
+    plan = plan.model_copy(update={"notes": tuple(dict.fromkeys((*plan.notes, *model.meta["notes"])))})
     plan = plan if record is None else plan.model_copy(update={"sweep": record.sha256})
     files = {
         PLAN: plan.as_bytes(),
-        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer"])),
+        CHANGES: csv_bytes(spreadsheet_safe(changed_lines(traced, model), ["layer", "line", "place", "remark"])),
         RATIOS: f"{json.dumps(pruning_ratios(plan), indent=1)}\n".encode(),
     }
     no_source = ""
@@ -113,7 +112,7 @@ def verify_and_save(
     task: Task,
     record: SweepRecord,
     plan: SlimPlan,
-    seeds: int,
+    seeds: Seeds,
     engine: Engine | None = None,
     listener: Emit = ignore_event,
 ) -> Verification:
@@ -128,9 +127,3 @@ def verify_and_save(
         latency = {LATENCY: files.pop(LATENCY)}
         replace_files(folder, files, unsummed=latency)
     return found
-
-
-def seeds_kept(record: SweepRecord) -> int:
-    """Return with how many seeds a proof was begun, as its trainings tell; the default if they are lost."""
-    names = listed_sums(record.folder / VERIFIED)
-    return len({name.rpartition("seed=")[2] for name in names if "seed=" in name}) or DEFAULT_SEEDS

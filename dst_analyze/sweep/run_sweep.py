@@ -194,8 +194,8 @@ def _time_estimated(plan: Plan, jobs: int, done: int, *, in_workers: bool) -> Ti
         rounds = math.ceil(max(trials_of(plan) - done, 1) / jobs)
         return TimeEstimated(rounds * plan.first.seconds, rounds * plan.first.seconds)
     cost = estimate_of(plan, jobs, in_workers=in_workers)
-    now, most = (cost.busy * cost.seconds(max(trials - done, 1)) for trials in (cost.trials, cost.most_trials))
-    return TimeEstimated(now, most, cost.busy)
+    likely, most = (cost.busy * cost.seconds(max(trials - done, 1)) for trials in (cost.trials, cost.most_trials))
+    return TimeEstimated(likely, most, cost.trials, cost.most_trials, cost.busy)
 
 
 def trials_of(plan: Plan) -> int:

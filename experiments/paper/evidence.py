@@ -1,4 +1,4 @@
-"""The tables of docs/evidence.md, from the run folders that `run.py` has made; what is not there yet is left out.
+"""The tables of docs/experiments, from the run folders that `run.py` has made; what is not there yet is left out.
 
 python experiments/paper/evidence.py --runs paper
 """

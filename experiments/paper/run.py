@@ -4,7 +4,7 @@
     python experiments/paper/run.py --list
 
 From the project's root, as a run names its model's file as it is named here. Without names all of them, which takes
-many hours on two cores. `evidence.py` makes the tables of docs/evidence.md from what is there; each run's report.html
+many hours on two cores. `evidence.py` makes the tables of docs/experiments from what is there; each run's report.html
 has its figures.
 """
 

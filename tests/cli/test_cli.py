@@ -8,14 +8,14 @@ import sys
 import webbrowser
 from pathlib import Path
 
+import click
 import pytest
 from small_sweeps import FILE
 
 from dst_analyze.cli.main import commands, main
 from dst_analyze.cli.terminal import elide, escape_control, short
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
-from dst_analyze.run.defaults import DEFAULT_STEPS, FASTEST, FULL_LENGTH
-from dst_analyze.sweep.planning.default_optimizer import LARGE_RATE
+from dst_analyze.run.defaults import DEFAULT_STEPS, FULL_LENGTH
 from dst_analyze.sweep.training.recipe import LEARNING_RATES
 from dst_analyze.version import __version__
 
@@ -86,7 +86,7 @@ def ending(out):
 
 def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     """The demo with three alphas and nothing else but fewer steps: a ranking, a slim model, a report."""
-    args = [DEMO, *MISSION, "--steps", "250"]
+    args = [DEMO, *MISSION, "--steps", "250", "-v"]
     done = command(*args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^layer +params +MACs +1e-7 +1e-6 +1e-5$", done.stdout, re.MULTILINE)
@@ -131,7 +131,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
 def test_alphas_that_prune_nothing_are_said_first_and_the_last_line_mends_it(here, capsys, inline):
     (here / "m.py").write_text(FILE)
     args = ["m.py", *MISSION, "--alpha-scale", "1", "--steps", "60", "--lr", "0.1", "--out", "run", "--jobs", "1"]
-    assert main([*args, "--quiet"]) == 0
+    assert main([*args, "--quiet", "-v"]) == 0
     out = capsys.readouterr().out
     assert "Nothing was pruned" in out
     assert "Verdict: no ranking." in out
@@ -177,21 +177,33 @@ def test_a_billion_parameters_are_inspected_in_a_gigabyte(tmp_path):
     assert int(done.stdout.split("peak")[1]) < 1_000_000  # kilobytes
 
 
-def test_help_names_the_defaults_that_are_used(capsys):
+def test_help_is_one_screen_and_help_all_has_every_option_in_one_line_each(capsys):
     assert main(["--help"]) == 0
+    common = capsys.readouterr().out
+    assert 24 <= len(common.splitlines()) <= 40
+    assert max(map(len, common.splitlines())) < 80
+    for name in ("inspect", "report", "--alphas", "--help-all", "dst-analyze MODEL [OPTIONS]"):
+        assert name in common
+    assert main([]) == 0
+    assert main(["model.py", "--help"]) == 0
+    assert capsys.readouterr().out == 2 * common
+    assert main(["model.py", "--help-all"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for option in (one for one in commands.commands["analyze"].params if isinstance(one, click.Option)):
+        (line,) = [line for line in lines if line.startswith(f"  {option.opts[0]} ")]
+        assert re.search(r"  \S.*[.\])]$", line)  # its text ends there
+    assert [line for line in lines if line.startswith("Training:")]
+    assert main(["inspect", "--help"]) == 0
+    assert "--json" in capsys.readouterr().out
+
+
+def test_help_names_the_defaults_that_are_used(capsys):
+    assert main(["--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for value in (DEFAULT_STEPS, DEFAULT_BATCH_SIZE):
         assert f"[default: {value}]" in text
-    rates = f"{LEARNING_RATES['sgd']}; {LEARNING_RATES['adam']} for Adam, or {LARGE_RATE} where the model is large"
-    assert f"[default: {rates}]" in text
-    assert f"[default: {FULL_LENGTH} / steps, from 1 to {FASTEST}]" in text
-    for name in ("inspect", "report", "--threshold", "--model-arg", "dst-analyze MODEL [OPTIONS]"):
-        assert name in text
-    assert main([]) == 0
-    assert main(["model.py", "--help"]) == 0
-    assert " ".join(capsys.readouterr().out.split()).count(text) == 2
-    assert main(["inspect", "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
+    assert f"[default: {LEARNING_RATES['sgd']}; {LEARNING_RATES['adam']} for Adam]" in text
+    assert f"[default: {FULL_LENGTH} / steps]" in text
 
 
 def test_version(capsys):
@@ -237,7 +249,7 @@ def test_inspect_needs_values_only_where_the_model_does(here, capsys):
 
 
 def test_the_report_is_made_again(here, capsys):
-    assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet"]) == 0
+    assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet", "-v"]) == 0
     assert "! Stand-in data: " in capsys.readouterr().out
     html = (here / "run" / "report.html").read_bytes()
     (here / "run" / "report.html").unlink()
@@ -280,7 +292,7 @@ def test_ratios_from_elsewhere_are_ranked_and_compared(here, capsys):
 
 def test_a_diverged_sweep_is_shown_and_exits_1(here, capsys, inline):
     args = ["small.py", "--alphas", "1e-3", "--steps", "10", "--lr", "1e20", "--out", "run"]
-    assert main(args) == 1
+    assert main([*args, "-v"]) == 1
     captured = capsys.readouterr()
     assert captured.out.count("! Diverged: ") == 2
     assert "STAND-IN DATA" in captured.err

@@ -14,6 +14,7 @@ from small_sweeps import FILE
 from dst_analyze.cli.main import main
 from dst_analyze.cli.summary import summary
 from dst_analyze.errors import DstError
+from dst_analyze.pipeline import Outcome
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.files.paths import MASKS
@@ -39,9 +40,10 @@ def test_the_next_command_can_be_typed(tmp_path, capsys):
         model="m", parameters={}, inputs=(), rule="density", asked={}, groups=(), frozen=(), params=2, new_params=1,
         macs=None, new_macs=None,
     )  # fmt: skip
-    rows = dict(summary(record, rank_run(record), Suggestion(plan, folder), None, folder / "report.html"))
+    ranking, page = rank_run(record), folder / "report.html"
+    rows = dict(summary(Outcome(record, ranking, Suggestion(plan, folder), None, page)))
     assert shlex.split(rows["next"]) == ["dst-analyze", "verify", str(folder)]
-    rows = dict(summary(record, rank_run(record), DstError("none"), None, folder / "report.html"))
+    rows = dict(summary(Outcome(record, ranking, DstError("none"), None, page)))
     assert shlex.split(rows["next"].partition(",")[0]) == ["dst-analyze", "inspect", "m.py"]
 
 

@@ -101,7 +101,7 @@ def test_options_that_its_loop_would_ignore_are_refused(tmp_path, option):
     [
         (("def evaluate", "def other"), "there is a fit(model) but no evaluate(model)"),
         (("return (model(X)", "return {'accuracy': 1}\n        return (model(X)"), "returned a dict with accuracy"),
-        (("return (model(X)", "return 93.5\n        return (model(X)"), "no share between 0 and 1"),
+        (("return (model(X)", "return {'score': 93.5, 'share': True}\n        return (model(X)"), "no share between 0"),
         (("optimizer.step()", "pass"), "no optimizer took a step"),
     ],
 )

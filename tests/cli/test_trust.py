@@ -9,8 +9,8 @@ import pytest
 from run_folders import make_run
 
 from dst_analyze.cli.main import main
+from dst_analyze.run.header import refuse_difference
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.writer import refuse_difference
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.reload import why_untrusted
 

@@ -19,7 +19,7 @@ from dst_analyze.cli.main import commands, main
 from dst_analyze.model.loading.load import load_model
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 KINDS = {"python", "console", "text", "toml"}  # `text` is a picture of something, not something to run
 TINY = ["--steps", "20", "--alphas", "1e-2,3e-2", "--jobs", "1", "--quiet", "--force"]
 
@@ -50,7 +50,7 @@ OPTIONS_FILE = next(block for block in blocks("toml") if block.page.name == "com
 COMMANDS = [
     (block, line.partition("#")[0].strip())
     for block in blocks("console")
-    for line in block.text.splitlines()
+    for line in re.sub(r" *\\\n *", " ", block.text).splitlines()
     if line.strip()
 ]
 
@@ -66,8 +66,8 @@ def test_python_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pyt
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the README's model file, weights for it, a run of it, and a slimmer architecture from that run."""
-    folder = tmp_path_factory.mktemp("readme")
+    """A folder with the model file of docs, weights for it, a run of it, and a slimmer architecture from that run."""
+    folder = tmp_path_factory.mktemp("docs")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)
     (folder / "run.toml").write_text(OPTIONS_FILE.text)
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def options_of(command: click.Command) -> list[str]:
 
 def test_every_link_to_a_file_leads_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        for target in re.findall(r"\](?:\(|: )([^)\s]+)", page.read_text()):
             if not target.startswith("http"):
                 path, _, anchor = target.partition("#")
                 there = page.parent / path if path else page
@@ -131,3 +131,11 @@ def test_the_file_of_options_is_one_the_program_reads(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(OPTIONS_FILE.text)
     read = read_options(tmp_path / "run.toml", commands.commands[DEFAULT])
     assert read == {"model": "mymodel.py", "alphas": "1e-06,1e-05", "lr": 0.1, "schedule": "cosine"}
+
+
+def test_prose_has_short_lines() -> None:
+    """Tables and code may need more."""
+    for page in PAGES:
+        prose = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for line in prose.splitlines():
+            assert len(line) <= 100 or line.lstrip().startswith(("|", "![")), f"{page.name}: {line}"

@@ -12,9 +12,10 @@ import torch
 
 from dst_analyze.analysis import analyze
 from dst_analyze.cli.main import commands, main
+from dst_analyze.cli.model_args import parse_model_args
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading.bundled import import_example, names
-from dst_analyze.model.loading.load import load_model, parse_model_args
+from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.loading.torchvision_compat import make_importable
 from dst_analyze.run.reader import read_run
 from dst_analyze.sweep.run_sweep import run_sweep
@@ -38,6 +39,7 @@ EXPECTED: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "resnet-56": (58, 855_770, ("width=2", "blocks=2")),
     "small-vit": (18, 311_146, ("width=12", "depth=1")),
     "vgg-16": (15, 14_990_922, ("width=0.0625",)),
+    "wide-resnet-16-10": (17, 17_116_634, ("width=1",)),
     "wide-resnet-16-8": (17, 10_961_370, ("width=1",)),
     "wide-resnet-28-8": (29, 23_354_842, ("width=1", "depth=10")),
 }

@@ -117,6 +117,15 @@ def test_accumulation_and_bfloat16(plain, tmp_path, options, tolerance):
     assert abs(record.steps["remaining"] - plain.steps["remaining"]).max() < tolerance
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_gradient_checkpointing_changes_nothing(plain, tmp_path, reentrant):
+    kwargs = {"use_reentrant": reentrant}
+    record = swept(tmp_path, gradient_checkpointing=True, gradient_checkpointing_kwargs=kwargs)
+    assert record.manifest.steps == STEPS
+    assert abs(record.steps["remaining"] - plain.steps["remaining"]).max() < 1e-3
+    assert abs(record.steps["loss"] - plain.steps["loss"]).max() < 1e-3
+
+
 class BreakOff(TrainerCallback):
     """Ends the process, in a manner of speaking, after a step whose checkpoint has been written."""
 

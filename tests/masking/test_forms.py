@@ -498,12 +498,12 @@ from dst_analyze import mask_model
 from dst_analyze.masking.kernels.c_backend import compiled_kernels
 from dst_analyze.masking.masked_weight import EAGER
 masked = mask_model(nn.Linear(6, 5), torch.randn(2, 6), form="modules")
-first = masked.masking.kernels
+first = masked.masking.kernels(masked.thresholds.device)
 masked(torch.randn(2, 6)).sum().backward()
 deadline = time.monotonic() + 120
-while masked.masking.kernels is EAGER and time.monotonic() < deadline:
+while masked.masking.kernels(masked.thresholds.device) is EAGER and time.monotonic() < deadline:
     time.sleep(0.05)
-print(first is EAGER, masked.masking.kernels is compiled_kernels())
+print(first is EAGER, masked.masking.kernels(masked.thresholds.device) is compiled_kernels())
 """
     found = []
     for _ in range(2):

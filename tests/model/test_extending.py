@@ -285,7 +285,7 @@ def test_a_type_in_the_model_file_itself_cannot_be_imported_by_other_files(here:
 
 
 def test_call_and_labelled_tensor_have_all_a_rule_needs() -> None:
-    """What docs/extending.md speaks of."""
+    """What docs/how-to/extending.md speaks of."""
     for name in ("x", "acts", "get", "parameter", "out", "freeze", "space", "module"):
         assert name in dir(Call) or name in Call.__dataclass_fields__
     assert {"shape", "families"} <= set(LabelledTensor.__dataclass_fields__)

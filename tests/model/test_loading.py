@@ -17,8 +17,9 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from dst_analyze.cli.model_args import parse_model_args
 from dst_analyze.errors import DataError, DstError, ModelError, OptionError
-from dst_analyze.model.loading.load import LoadedModel, load_model, parse_model_args
+from dst_analyze.model.loading.load import LoadedModel, load_model
 
 NET = """
     import torch

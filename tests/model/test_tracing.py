@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from small_sweeps import TEST, TRAIN
 from torch import nn
 from torch.nn import functional as F
 from zoo import Residual, TiedHead
@@ -19,6 +20,7 @@ from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.skipped import Skipped
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.run.record import SkippedLayer
+from dst_analyze.sweep.planning.plan import plan_sweep
 
 
 def test_facts_of_a_small_net() -> None:
@@ -215,3 +217,10 @@ def test_detection_models_are_masked() -> None:
     assert traced.rung > 1  # nothing is detected here, so that nms, missing beside a CPU-only torch, is not called
     assert traced.coverage.weights == 1
     assert len(mask_model(traced).remaining()) == len(traced.layers) > 50
+
+
+def test_layers_of_torch_alone_have_no_place_in_this_package(tmp_path):
+    plan = plan_sweep(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), (TRAIN, TEST), alphas=[1e-3], steps=4, out=tmp_path / "run"
+    )
+    assert [layer.place for layer in plan.task.traced.layers] == [""]

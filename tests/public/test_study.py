@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import dst_analyze as dst
-from dst_analyze.errors import FolderError, ModelError, OptionError
+from dst_analyze.errors import DstError, FolderError, ModelError, OptionError
 from dst_analyze.run.files.paths import trial_folder
 from dst_analyze.sweep.data.batches import TensorBatches
 from dst_analyze.sweep.training.recipe import SCHEDULES
@@ -133,19 +133,21 @@ def test_rank_slim_report_and_compare_take_its_folder(tmp_path):
     assert "only its program can rebuild" in refused.stderr
 
 
-def test_it_goes_on_where_it_was_left(tmp_path):
-    study = dst.Study(tmp_path / "run", ALPHAS)
-    for number, trial in enumerate(study):
-        if number == 3:
+@pytest.mark.parametrize("warm_up", [None, False])
+def test_it_goes_on_where_it_was_left(tmp_path, warm_up):
+    study = dst.Study(tmp_path / "run", ALPHAS, warm_up=warm_up)
+    for trial in study:
+        if trial.alpha == 1e-5:
             break  # as if the process had been stopped
         model = net()
         with trial.attach(model, X[:2]):
             train(model, trial.seed)
         trial.tell(accuracy(model))
-    again = dst.Study(tmp_path / "run", ALPHAS)
-    assert run_all(again) == [("warm-up", 0, None), ("masked", 0, 1e-5)]
-    whole = dst.Study(tmp_path / "whole", ALPHAS)
+    again = dst.Study(tmp_path / "run", ALPHAS, warm_up=warm_up)
+    assert run_all(again) == [*([] if warm_up is False else [("warm-up", 0, None)]), ("masked", 0, 1e-5)]
+    whole = dst.Study(tmp_path / "whole", ALPHAS, warm_up=warm_up)
     run_all(whole)
+    assert again.record.trials == whole.record.trials
     assert again.ranking.table.equals(whole.ranking.table)
     assert again.report(net(), X[:2]).exists()
 
@@ -254,9 +256,8 @@ def test_bad_use_is_named_and_what_was_finished_is_kept(tmp_path):
     trained(first)
     with pytest.raises(OptionError, match="nan is no score"):
         first.tell(math.nan)
-    with pytest.raises(OptionError, match="no share between 0 and 1") as beyond:
-        first.tell(93.5)
-    assert "higher_is_better=False" in beyond.value.hint
+    with pytest.raises(OptionError, match="no share between 0 and 1"):
+        first.tell(93.5, share=True)
     first.tell(0.9)
     with pytest.raises(OptionError, match="told twice"):
         first.tell(0.9)
@@ -268,7 +269,7 @@ def test_bad_use_is_named_and_what_was_finished_is_kept(tmp_path):
     with pytest.raises(ModelError, match="no optimizer took a step"), reference.attach(net(), X[:2]):
         pass
     trained(reference)
-    with pytest.raises(OptionError, match="this score is loss, and the study's others are accuracy"):
+    with pytest.raises(OptionError, match="this score is a loss, and the sweep's others are a share"):
         reference.tell(0.1, higher_is_better=False)
     reference.tell(0.9)
     next(trials)
@@ -283,10 +284,61 @@ def test_bad_use_is_named_and_what_was_finished_is_kept(tmp_path):
     assert run_all(dst.Study(tmp_path / "run", ALPHAS))[0] == ("warm-up", 0, None)
 
 
+def test_a_schedule_that_never_leaves_zero_is_named(tmp_path):
+    study = dst.Study(tmp_path / "run", ALPHAS)
+    with pytest.raises(ModelError, match="the optimizer took 1 step at a learning rate of 0"):  # noqa: PT012
+        for trial in study:
+            model = net()
+            with trial.attach(model, X[:2]):
+                train(model, 0, optimizer=torch.optim.SGD(model.parameters(), lr=0.0), steps=1)
+            trial.tell(accuracy(model))
+
+
 def test_a_folder_of_a_sweep_is_no_study(tmp_path):
     dst.run_sweep(net(), (X, Y), alphas=ALPHAS, steps=5, device="cpu", out=tmp_path / "run", jobs=1)
     with pytest.raises(FolderError, match="another run"):
         dst.Study(tmp_path / "run", ALPHAS)
+
+
+def test_its_suggestion_is_proven_by_a_loop_of_the_users(tmp_path):
+    study = dst.Study(tmp_path / "run", ALPHAS, warm_up=False)
+    run_all(dst.Study(tmp_path / "run", ALPHAS, warm_up=False))
+    with pytest.raises(OptionError, match="does not know the model"):
+        study.verify(train, accuracy)
+    proof = study.verify(lambda model: train(model, 0), accuracy, model=net(), example_inputs=X[:2], seeds=1)
+    assert proof.score == "accuracy"
+    assert {entry.name for entry in proof.entries} >= {"dense", "slim", "uniform", "random", "fan-in"}
+    assert all(entry.scores[0] > 0.4 for entry in proof.entries)
+    assert proof.entry("slim").params < proof.entry("dense").params
+    assert (tmp_path / "run" / "verification.json").exists()
+    assert "Trained from scratch" in (tmp_path / "run" / "report.html").read_text()
+    with pytest.raises(DstError, match="this score is a loss, and the sweep's others are a share"):
+        study.verify(lambda model: train(model, 1), lambda model: {"score": 1.0, "higher_is_better": False}, seeds=2)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_scores_may_be_any_number(tmp_path, seeds):
+    """Points of 100: the first is no share, so a later one below 1 is none either."""
+    study = dst.Study(tmp_path / "run", ALPHAS, seeds=seeds, warm_up=False)
+    points = {None: 71.0, 1e-6: 70.5, 1e-5: 0.4}
+    for trial in study:
+        trained(trial)
+        trial.tell(points[trial.alpha] + trial.seed)
+    assert study.record.manifest.data.score == "score"
+    spare = study.ranking.table["spare"]
+    said = " ".join(study.ranking.notes)
+    if seeds == 1:
+        assert spare.isna().all()
+        assert "Spare: not known, as one seed does not show how much this score varies" in said
+    else:
+        assert spare.notna().all()
+        assert "Spare: the weights pruned at alpha 1e-6, the strongest alpha at no measurable loss of score" in said
+        assert study.ranking.table["spare_words"].str.contains("at a score lower by 70").any()
+    assert "score" in study.report().read_text()
+    shown = subprocess.run(
+        [sys.executable, "-m", "dst_analyze", "rank", tmp_path / "run"], capture_output=True, text=True, check=False
+    )
+    assert shown.returncode == 0, shown.stderr
 
 
 def test_two_processes_on_one_study(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from dst_analyze import analyze, run_sweep, verify_plan
 from dst_analyze.cli.main import commands
-from dst_analyze.cli.options import section_of
+from dst_analyze.cli.option_types import section_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.sweep.planning.budget import plan_within
 from dst_analyze.sweep.planning.options import SweepOptions, TrainingOptions
@@ -47,7 +47,7 @@ def test_options_are_those_of_the_command_line():
     sections = {"Model", "Data", "Sweep", "Training"}
     found = {p.name: p for p in commands.commands["analyze"].params}
     named = {name for name, p in found.items() if section_of(p) in sections} - {"model", "data"}
-    assert named | {"device", "amp"} == set(HINTS)
+    assert named | {"device", "amp", "amp_dtype"} == set(HINTS)
     for name in HINTS:
         kind = found[name].type
         if isinstance(kind, click.Choice):

@@ -48,7 +48,7 @@ def test_planted_redundancy_heads_the_ranking(name, tmp_path):
     assert at_the_end(ranking.table, planting) <= planting.layers
     assert ranking.verdict is not Verdict.NONE
     label = ranking.table.set_index("layer")["label"][sorted(planting.layers)]
-    if name == "duplicated":  # known to be hard: docs/ranking.md
+    if name == "duplicated":  # known to be hard: docs/experiments/planted.md
         assert set(label) <= {"redundant", "unclear"}
     else:
         assert set(label) == {"needed" if planting.needed else "redundant"}

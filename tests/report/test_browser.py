@@ -95,7 +95,7 @@ def test_hostile_names_stay_text(opened: Any, hostile: Path, scheme: str) -> Non
     with violations(page):
         assert HOSTILE[1] in page.title()
         assert page.locator("h1").text_content() == HOSTILE[1]
-        assert page.locator(".ranking tbody tr").count() == len(HOSTILE)
+        assert page.locator(".ranking tbody tr[id]").count() == len(HOSTILE)
         assert page.locator("img, iframe, object").count() == 0
         for link in page.locator(".ranking tbody a").all():
             link.click()
@@ -111,8 +111,9 @@ def test_hostile_names_stay_text_in_a_comparison(opened: Any, hostile: Path, tmp
     page = opened((tmp_path / "both.html").as_uri())
     with violations(page):
         page.locator("#theme").click()
-        assert page.locator("figure svg").count() >= 2
-    assert page.locator("tbody tr").count() == len(HOSTILE)
+        assert page.locator(".heat").count() == 2
+        assert page.evaluate(OVERFLOWS) == []
+    assert page.locator("#layers ~ .wide tbody tr").count() == len(HOSTILE)
 
 
 def test_the_policy_stops_what_would_get_in(browser: Any, address: str) -> None:
@@ -142,7 +143,7 @@ def test_the_policy_stops_what_would_get_in(browser: Any, address: str) -> None:
 
 
 def names(page: Any) -> list[str]:
-    return page.locator(".ranking tbody tr:visible th").all_text_contents()
+    return page.locator(".ranking tbody tr[id]:visible th").all_text_contents()
 
 
 def test_the_table_sorts(opened: Any, address: str) -> None:
@@ -159,10 +160,38 @@ def test_the_table_sorts(opened: Any, address: str) -> None:
     assert head.get_attribute("aria-sort") is None
     page.get_by_role("button", name="parameters").click()
     assert names(page) == LAYERS[::-1]  # later ones are larger
-    values = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
-    page.locator("th[data-column=at0] button").click()
-    after = [float(row.locator("td").nth(7).text_content()) for row in page.locator(".ranking tbody tr").all()]
-    assert after == sorted(values)
+    kept = [float(row.locator("td").nth(3).text_content()) for row in page.locator(".ranking tbody tr[id]").all()]
+    page.locator("th[data-column=remaining] button").click()
+    after = [float(row.locator("td").nth(3).text_content()) for row in page.locator(".ranking tbody tr[id]").all()]
+    assert after == sorted(kept)
+    firsts = page.evaluate("Array.from(document.querySelectorAll('.ranking .more'), r => r.previousElementSibling.id)")
+    assert all(first.startswith("layer=") for first in firsts)  # what a row unfolds stays below it
+
+
+def test_a_row_unfolds_what_is_known_of_its_layer(opened: Any, address: str) -> None:
+    page = opened(address)
+    more = page.locator('tr[id="layer=blocks.0.conv2"] + .more')
+    button = page.locator('tr[id="layer=blocks.0.conv2"] .unfold')
+    assert more.is_hidden()
+    button.click()
+    assert button.get_attribute("aria-expanded") == "true"
+    for said in ("typical layer", "beyond null", "width 64 → 32", "nn.Conv2d(64, 32) as asked # was nn.Conv2d(64, 64)"):
+        assert said in " ".join(more.inner_text().split())
+    page.locator('tr[id="layer=blocks.0.conv2"] .tag').click()
+    assert more.is_hidden()
+
+
+def test_the_heat_map_unfolds_its_blocks(opened: Any, tmp_path: Path) -> None:
+    deep = [f"layers.{block}.{name}" for block in range(8) for name in ("query", "key", "value", "out")]
+    page = opened(write_report(made_run(tmp_path / "run", deep, alphas=ALPHAS).folder).as_uri())
+    rows = page.locator(".heat tbody tr:visible")
+    assert rows.count() == 8
+    first = page.locator(".heat tbody.block").first
+    means = [float(cell) for cell in first.locator(".sum td").all_text_contents()]
+    first.locator("button").click()
+    assert rows.count() == 12
+    below = [list(map(float, row.locator("td").all_text_contents())) for row in first.locator("tr:not(.sum)").all()]
+    assert means == pytest.approx([sum(column) / 4 for column in zip(*below, strict=True)], abs=1)
 
 
 def test_the_table_filters(opened: Any, address: str) -> None:
@@ -174,7 +203,7 @@ def test_the_table_filters(opened: Any, address: str) -> None:
     assert len(names(page)) == 13
     page.locator("#filter-words").fill("")
     page.locator("#filter-label").select_option("redundant")
-    labels = page.locator(".ranking tbody tr:visible .tag").all_text_contents()
+    labels = page.locator(".ranking tbody tr[id]:visible .tag").all_text_contents()
     assert set(labels) == {"redundant"}
     page.locator("#filter-words").fill("no such layer")
     assert names(page) == []
@@ -202,6 +231,13 @@ def test_rows_and_nodes_select_each_other(opened: Any, address: str) -> None:
     page.locator("#unpick").click()
     assert bar.is_hidden()
     assert picked.count() == 0
+
+
+def test_a_block_of_the_first_picture_selects_its_layer(opened: Any, address: str) -> None:
+    page = opened(address)
+    page.locator('.strip g[data-layer="blocks.2.conv2"] rect').last.click()
+    assert page.locator(".ranking tr.picked th").all_text_contents() == ["blocks.2.conv2"]
+    assert page.locator(".strip g.picked").count() == 1
 
 
 def test_a_deep_link_shows_its_layer(opened: Any, address: str) -> None:
@@ -255,11 +291,40 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     canvas = page.locator(".canvas").first
     assert "5 blocks alike" in canvas.text_content()
     assert canvas.locator("a").count() == len(LAYERS)
-    wide = canvas.locator("svg").bounding_box()["width"]
-    page.get_by_role("button", name="Larger").first.click()
-    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(1.25 * wide, rel=0.01)
+    svg, frame = canvas.locator("svg"), canvas.bounding_box()
+
+    def wide() -> float:
+        return float(svg.bounding_box()["width"])
+
+    fit = svg.bounding_box()
+    assert fit["width"] <= frame["width"]
+    assert fit["height"] <= frame["height"]  # the whole network is there on opening
     page.get_by_role("button", name="100 %").first.click()
-    assert canvas.locator("svg").bounding_box()["width"] == pytest.approx(wide, rel=0.01)
+    whole = wide()
+    page.get_by_role("button", name="Larger").first.click()
+    assert wide() == pytest.approx(1.25 * whole, rel=0.01)
+    canvas.focus()
+    page.keyboard.press("-")
+    assert wide() == pytest.approx(whole, rel=0.01)
+    canvas.hover()
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -100)
+    page.keyboard.up("Control")
+    page.wait_for_function(f"document.querySelector('.canvas svg').clientWidth > {1.2 * whole}")
+    for _ in range(6):
+        page.keyboard.press("+")
+    top, at = canvas.evaluate("e => e.scrollTop"), canvas.bounding_box()
+    page.mouse.move(at["x"] + 30, at["y"] + 200)
+    page.mouse.down()
+    page.mouse.move(at["x"] + 30, at["y"] + 100)
+    page.mouse.up()
+    assert canvas.evaluate("e => e.scrollTop") != top
+    canvas.focus()
+    page.keyboard.press("0")
+    assert wide() == pytest.approx(fit["width"], rel=0.01)
+    page.locator(".find-layer").first.fill("blocks.3")
+    assert canvas.locator("a.hit").count() == 2
+    assert page.locator(".found").first.text_content() == "2 found"
     unfolded = page.locator("details .canvas")
     assert unfolded.is_hidden()
     page.get_by_text("Unfolded: every block drawn").click()
@@ -316,9 +381,10 @@ def test_lines_can_be_copied(opened: Any, address: str) -> None:
 
 def test_without_a_script_everything_is_there(opened: Any, address: str) -> None:
     page = opened(f"{address}#layer=blocks.3.conv1", java_script_enabled=False)
-    assert page.locator(".ranking tbody tr:visible").count() == len(LAYERS)
+    assert page.locator(".ranking tbody tr[id]:visible").count() == len(LAYERS)
+    assert page.locator(".ranking tbody .more:visible").count() == len(LAYERS)
     assert page.locator(".course:visible").count() == len(ALPHAS)
-    assert page.locator("figure svg:visible").count() == 3 + 3 * len(ALPHAS)
+    assert page.locator("figure svg:visible").count() == 2 + 3 * len(ALPHAS)
     assert page.locator(".canvas svg").first.is_visible()
     assert page.locator("button:visible, input:visible, select:visible").count() == 0
     assert page.locator(".ranking tr:target th").all_text_contents() == ["blocks.3.conv1"]
@@ -340,6 +406,30 @@ def test_axe_finds_nothing_serious(opened: Any, address: str, hostile: Path, sch
         assert [(v["id"], v["nodes"][0]["html"][:200]) for v in serious] == []
 
 
+OVERFLOWS = """() => Array.from(document.body.querySelectorAll("*")).filter(element => {
+    const style = getComputedStyle(element), box = element.getBoundingClientRect();
+    if (!element.checkVisibility() || !box.width || element.closest("svg, .skip, .answer > h2")) return false;
+    const scroller = element.closest(".wide, .canvas");  // these show a shadow where there is more
+    if (scroller && (scroller.tabIndex !== 0 || getComputedStyle(scroller).overflowX !== "auto" ||
+        !getComputedStyle(scroller).backgroundImage.includes("gradient"))) return true;
+    if (scroller) return false;
+    return box.right > innerWidth + 1 || box.left < -1 ||
+        (style.display !== "inline" && element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0);
+}).map(e => `${e.tagName}.${e.className} ${e.textContent.trim().slice(0, 40)}`)"""
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440, 1920])
+def test_nothing_is_cut_without_a_sign_of_more(opened: Any, address: str, hostile: Path, width: int) -> None:
+    for at in (address, (hostile / "report.html").as_uri()):
+        page = opened(at, viewport={"width": width, "height": 900})
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        page.evaluate("document.querySelectorAll('.ranking .unfold').forEach(b => b.click())")
+        assert page.evaluate(OVERFLOWS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        table = page.locator(".wide:has(.ranking)")
+        assert table.evaluate("e => e.scrollWidth - e.clientWidth") <= 0  # the important columns fit
+
+
 def test_the_page_fits_a_phone_and_paper(opened: Any, address: str) -> None:
     page = opened(address, viewport={"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -359,7 +449,7 @@ def test_two_hundred_of_a_thousand_rows_show_until_all_are_requested(opened: Any
     path = write_report(record.folder)
     assert path.stat().st_size < 2_000_000
     page = opened(path.as_uri())
-    rows = page.locator(".ranking tbody tr:visible")
+    rows = page.locator(".ranking tbody tr[id]:visible")
     assert rows.count() == 200  # until somebody asks for all of them
     for button in page.locator("th[data-column] button").all():
         button.click()

@@ -12,7 +12,7 @@ from dst_analyze.cli.main import main
 from dst_analyze.report.page import write_report
 from dst_analyze.report.verdict_file import VerdictFile
 
-DOCS = Path(__file__).parents[2] / "docs" / "verdict.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "verdict.md"
 
 
 @pytest.fixture

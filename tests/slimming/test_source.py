@@ -77,7 +77,8 @@ def test_real_models(name: str, tmp_path: Path) -> None:
     text = path.read_text()
     if name == "resnet18":
         assert "self.conv1 = nn.Conv2d(3, 32, 7, stride=2, padding=3, bias=False)  # was out_channels=64\n" in text
-        assert "x = self.layer1[0].conv1(x)" in text or "conv1 = self.layer1[0].conv1(x)" in text
+        assert "        self.layer1 = nn.Sequential(*(BasicBlock(32) for _ in range(2)))  # was conv1_in=64\n" in text
+        assert "        out = self.bn1(out)\n" in text  # as its own source has it
     assert max(map(len, text.splitlines())) <= 120
 
 

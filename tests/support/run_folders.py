@@ -7,6 +7,7 @@ from dst_analyze import read_run
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import ignore_event
 from dst_analyze.run.files.masks import pack_masks
+from dst_analyze.run.header import RunHeader
 from dst_analyze.run.record import (
     READING_COLUMNS,
     STEP_COLUMNS,
@@ -17,7 +18,7 @@ from dst_analyze.run.record import (
     TrialOutput,
     TrialResult,
 )
-from dst_analyze.run.writer import RunHeader, open_run
+from dst_analyze.run.writer import open_run
 
 STRANGE_NAMES = ["NA", "0", "a,b", 'say "hi"', "two\nlines", "=1+1", "<img src=x onerror=alert(1)>", "层.$x_1$", "null"]
 

@@ -12,6 +12,7 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import ignore_event
 from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.files.paths import CHANGES, PLAN, VERIFICATION
+from dst_analyze.run.header import RunHeader
 from dst_analyze.run.record import (
     QUANTILE_COLUMNS,
     READING_COLUMNS,
@@ -25,7 +26,7 @@ from dst_analyze.run.record import (
     TrialOutput,
     TrialResult,
 )
-from dst_analyze.run.writer import RunHeader, open_run
+from dst_analyze.run.writer import open_run
 from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, SlimPlan
 from dst_analyze.slimming.proof.result import Entry, Verification
 

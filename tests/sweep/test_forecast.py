@@ -155,7 +155,7 @@ def test_an_alpha_that_cannot_prune_is_named_with_one_that_can():
     assert warning(made, weak, UNEVEN) == ""  # one of them prunes: the results say which
     text = warning(made, weak[:1], UNEVEN)
     assert "alpha 1e-7 cannot prune" in text
-    wanted = float(text.split("Alphas from ")[1].split(" would")[0])
+    wanted = float(text.split("Use alphas of ")[1].split(" or more")[0])
     assert forecast(made, [wanted], UNEVEN)[0].pruned == pytest.approx(0.5, abs=0.03)
     steps = int(text.split(", or ")[1].split(" steps")[0].replace(",", ""))
     longer = literal(recipe(steps, threshold_clock=1))
@@ -163,7 +163,7 @@ def test_an_alpha_that_cannot_prune_is_named_with_one_that_can():
     assert warning(made, forecast(made, [wanted], UNEVEN), UNEVEN) == ""
     scaled = Travel(made.recipe)
     text = warning(scaled, forecast(scaled, [1e-12], UNEVEN), UNEVEN)
-    wanted = float(text.split("Alphas from ")[1].split(" would")[0])
+    wanted = float(text.split("Use alphas of ")[1].split(" or more")[0])
     assert forecast(scaled, [wanted], UNEVEN)[0].pruned == pytest.approx(0.5, abs=0.03)
     assert "steps at alpha" not in text  # more of them would change the scale, too
 
@@ -188,7 +188,7 @@ def test_where_steps_are_too_few_for_any_alpha_more_of_them_are_advised():
     quick = literal(recipe(2, threshold_clock=30))
     text = warning(quick, forecast(quick, [1e-3], UNEVEN), UNEVEN)
     assert "Give more steps" in text
-    assert "Alphas from" not in text
+    assert "Use alphas of" not in text
 
 
 def test_in_a_few_steps_the_limit_of_each_is_what_counts():

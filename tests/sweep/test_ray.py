@@ -94,6 +94,40 @@ def test_a_ray_of_this_machine_gives_the_same_bytes_and_is_gone_afterwards(tmp_p
     assert not workers_of(process.pid)
 
 
+OWN_LOOP = """
+
+def fit(model):
+    x, y = train_data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for start in range(60):
+        picked = torch.randint(0, len(x), (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[picked]), y[picked]).backward()
+        optimizer.step()
+
+def evaluate(model):
+    x, y = train_data()
+    return (model(x).argmax(1) == y).float().mean()
+
+def example_inputs():
+    return train_data()[0][:2]
+"""
+
+
+def test_a_file_that_trains_itself_gives_the_same_bytes_on_ray(tmp_path):
+    write(tmp_path)
+    (tmp_path / "m.py").write_text((tmp_path / "m.py").read_text() + OWN_LOOP)
+    args = ("--alphas", "1e-6,1e-5", "--jobs", "1")
+    process = start(tmp_path, *args, *RAY)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert [event["event"] for event in events_of(out)].count("trial_finished") >= 2
+    there = trials_of(files_of(tmp_path / "run"), 0)
+    finish(tmp_path, *args, "--force")
+    assert there
+    assert trials_of(files_of(tmp_path / "run"), 0) == there
+
+
 def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, nodes, model):
     heard, trained = [], set()
 

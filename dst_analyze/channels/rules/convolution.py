@@ -92,7 +92,7 @@ def _grouped(
 
     One axis of the weight numbers all channels of its side, the other only those within a group.
     """
-    why = call.reason("groups of equal size" if inputs else "meets an axis of fixed size")
+    why = call.reason("groups of equal size" if inputs else "is combined with a tensor of fixed size")
     full, inner = (reads, makes) if transposed else (makes, reads)
     if len(inputs) > 1:
         call.freeze((*inputs, *makes, *reads), "several channel axes meet in one")

@@ -278,16 +278,19 @@ def _on_cpu(index: Any) -> Any:
     return index.cpu() if isinstance(index, torch.Tensor) else index
 
 
-def _taken(call: Call, x: LabelledTensor, items: list[Any]) -> list[torch.Tensor]:
+def _taken(call: Call, x: LabelledTensor, items: list[Any], *, in_steps: bool = False) -> list[torch.Tensor]:
     """Return the families that can be indexed.
 
-    Families along axes indexed by a tensor are frozen, along axes indexed by a number joined.
+    Families along axes indexed by a tensor are frozen, along axes indexed by a number joined. Those of slices in steps
+    are frozen unless ``in_steps``.
     """
     for dim, item in enumerate(items):
         if isinstance(item, int):
             for family in x.along(dim):
                 call.space.join_along(family, [dim], call.reason("one channel selected"))
-    plain = [isinstance(item, int) or (isinstance(item, slice) and item.step in (None, 1)) for item in items]
+    plain = [
+        isinstance(item, int) or (isinstance(item, slice) and (in_steps or item.step in (None, 1))) for item in items
+    ]
     odd = [dim for dim in range(len(items)) if not plain[dim]]
     return call.without(x, odd, "indexed by a tensor or in steps")
 
@@ -342,7 +345,7 @@ def _setitem(call: Call) -> Any:
     if items is None or any(not isinstance(item, int | slice) for item in items):
         call.freeze((family for act in call.acts for family in act.families), "written through an index")
         return None
-    kept = _taken(call, x, items)
+    kept = _taken(call, x, items, in_steps=True)
     if isinstance(value, LabelledTensor):
         families = tuple(collapsed(family[real]) for family in kept)
         shape = tuple(torch.empty(x.shape, device="meta")[real].shape)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from dst_analyze.cli.browser import open_in_browser
-from dst_analyze.cli.default_group import DEFAULT
+from dst_analyze.cli.default_group import DEFAULT, PROGRAM
+from dst_analyze.cli.option_types import Sectioned
 from dst_analyze.cli.options import (
-    Sectioned,
+    COMMON,
     data_options,
     machine_options,
     model_options,
@@ -33,11 +35,12 @@ from dst_analyze.sweep.engines import forkserver
 
 if TYPE_CHECKING:
     from dst_analyze.run.events import Emit, Event
+    from dst_analyze.slimming.proof.kept_scores import Seeds
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.plan import Plan
 
 
-@click.command(DEFAULT, cls=Sectioned, hidden=True, add_help_option=False)
+@click.command(DEFAULT, cls=Sectioned, common=COMMON, hidden=True, add_help_option=False)
 @model_options
 @data_options
 @sweep_options
@@ -64,13 +67,14 @@ def analyze(
     ray_address: str | None,
     reinitialize: bool,
     verify: bool,
-    verify_seeds: int,
+    verify_seeds: Seeds,
     baselines: str | None,
     open_page: bool,
     tensorboard: bool,
     wandb: str | None,
     mlflow: str | None,
     quiet: bool,
+    verbose: bool,
     as_json: bool,
     dry_run: bool,
     fast_dev_run: bool,
@@ -86,8 +90,8 @@ def analyze(
         click.echo(as_toml(ctx.command, ctx.params), nl=False)
         return 0
     from dst_analyze.baselines.values import methods_of
+    from dst_analyze.cli.model_args import parse_model_args
     from dst_analyze.cli.terminal import console
-    from dst_analyze.model.loading.load import parse_model_args
     from dst_analyze.run.events import broadcast, ignore_event
     from dst_analyze.run.progress import JsonLines, Lines
     from dst_analyze.slimming.planning.budget import check_asked
@@ -114,10 +118,10 @@ def analyze(
     if given.get("budget") is not None and not (quiet or as_json):
         _say_evidence(plan)
     if dry_run:
-        _show_cost(plan, workers, verify_seeds if verify else 0, as_json=as_json)
+        _show_cost(plan, workers, verify_seeds if verify else None, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
-    with redirect_stdout(sys.stderr), ExitStack() as job:
+    with redirect_stdout(sys.stderr), _interruptible(plan, ctx.obj, quiet=quiet or as_json), ExitStack() as job:
         track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
         with _listening(plan, events, quiet=quiet) as shown:
             emit = broadcast(keeping(as_toml(ctx.command, _as_planned(ctx.params, plan), WHERE)), track, shown)
@@ -130,16 +134,35 @@ def analyze(
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
         lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-        wanted = Wanted(asked, reinitialize, verify_seeds if verify else 0, methods)
+        wanted = Wanted(asked, reinitialize, verify_seeds if verify else None, methods)
         heard = broadcast(lines, track)
         outcome = finish(plan, record, wanted, workers, heard, warn=lambda text: click.echo(text, err=True))
     if not as_json:
         from dst_analyze.cli.summary import show_outcome
 
-        show_outcome(console(), outcome)
+        show_outcome(console(), outcome, tables=verbose)
     if open_page:
         open_in_browser(outcome.page)
     return 0 if record.complete else 1
+
+
+@contextmanager
+def _interruptible(plan: Plan, args: Sequence[str], *, quiet: bool) -> Iterator[None]:
+    """Let Ctrl-C say what was kept, and the command that goes on."""
+    from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.run.reader import folder_status
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not quiet:
+            seen = folder_status(plan.out, plan.task.config, plan.manifest.first_alphas)
+            kept, trials = len(seen.results), len(seen.schedule.keys)
+            said = f"{kept} of {trials} trials are kept in {plan.out}" if kept else "no trial had ended yet"
+            again = shlex.join([PROGRAM, *(arg for arg in args if arg != "--force")])
+            resume = "" if "--resume" in args or not kept else " --resume"
+            click.echo(f"\n{escape_control(said)}\ngo on with: {escape_control(again + resume)}", err=True)
+        raise
 
 
 def _say(event: Event) -> None:
@@ -171,16 +194,18 @@ def _say_evidence(plan: Plan) -> None:
         click.echo(f"of the {what}, sweeps of this length order about {share:.0%} as long runs do", err=True)
 
 
-def _show_cost(plan: Plan, workers: Workers, verify_seeds: int, *, as_json: bool) -> None:
+def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
-    from dst_analyze.slimming.proof.result import CONTENDERS
+    from dst_analyze.slimming.proof.result import AUTO_SEEDS, CONTENDERS
     from dst_analyze.sweep.planning.estimates.cost import estimate_of
     from dst_analyze.sweep.planning.estimates.dry_run import words
     from dst_analyze.sweep.run_sweep import trials_of
 
     with redirect_stdout(sys.stderr):
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
-    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, verify_seeds * len(CONTENDERS))]
+    seeds = () if verify_seeds is None else AUTO_SEEDS if verify_seeds == "auto" else (verify_seeds,)
+    trainings = [len(CONTENDERS) * count for count in seeds]
+    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
     click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))
 
 

@@ -9,7 +9,7 @@ import click
 from dst_analyze.cli.options import debug_option
 
 
-@click.command()
+@click.command(short_help="Show how far several runs agree.")
 @click.argument("runs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="RUN RUN ...")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write them side by side on a page, too.")
 @debug_option

@@ -9,7 +9,7 @@ import click
 from dst_analyze.cli.options import debug_option, json_option, model_options
 
 
-@click.command()
+@click.command(short_help="Show a model's layers without training.")
 @model_options
 @json_option
 @debug_option
@@ -29,8 +29,8 @@ def inspect(
     """
     from dst_analyze.cli.inspection import as_json as described
     from dst_analyze.cli.inspection import inspect_model, masked_form
+    from dst_analyze.cli.model_args import parse_model_args
     from dst_analyze.cli.terminal import console, escape_control, inspection_notes, layer_table, show
-    from dst_analyze.model.loading.load import parse_model_args
 
     arguments = parse_model_args(model_args)
     loaded, traced = inspect_model(model, arguments, include, exclude)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from dst_analyze.cli.options import choice, debug_option
+from dst_analyze.cli.option_types import choice
+from dst_analyze.cli.options import debug_option
 
 CONDITION_TRUE = 3
 """The exit code of `--fail-if`, as 1 and 2 are for jobs and inputs that failed."""
 
 
-@click.command()
+@click.command(short_help="Rank layers by redundancy, with how sure that is.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN_FOLDER_OR_CSV")
 @choice("--by", "redundancy", "params", "macs", "beyond-null", text="What decides the order.")
 @click.option("--top", type=int, metavar="N", help="The first N layers only.")

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from dst_analyze.cli.browser import open_in_browser
-from dst_analyze.cli.options import choice, debug_option, folder, open_option, run_argument
+from dst_analyze.cli.option_types import choice, folder
+from dst_analyze.cli.options import debug_option, open_option, run_argument
 
 
-@click.command()
+@click.command(short_help="Write a run's report again.")
 @run_argument
 @folder("--figures", "Write each figure into this folder, too.")
 @choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")

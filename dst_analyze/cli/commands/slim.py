@@ -11,18 +11,11 @@ from typing import Any
 import click
 
 from dst_analyze.cli.default_group import PROGRAM
-from dst_analyze.cli.options import (
-    data_root_option,
-    debug_option,
-    folder,
-    run_argument,
-    slim_asked,
-    slim_options,
-    trust_option,
-)
+from dst_analyze.cli.option_types import folder
+from dst_analyze.cli.options import data_root_option, debug_option, run_argument, slim_asked, slim_options, trust_option
 
 
-@click.command()
+@click.command(short_help="Suggest a slimmer model from a run, and write it.")
 @run_argument
 @slim_options
 @folder("--out", "Where to write.  [default: the run folder]")

@@ -9,14 +9,20 @@ from typing import Literal
 
 import click
 
+from dst_analyze.cli.option_types import SeedCount
 from dst_analyze.cli.options import data_root_option, debug_option, run_argument, trust_option, worker_options
 from dst_analyze.sweep.engines import forkserver
 
 
-@click.command()
+@click.command(short_help="Train a run's slim model against others of its size.")
 @run_argument
 @click.option(
-    "--seeds", type=click.IntRange(1), default=3, show_default=True, metavar="N", help="Trainings of each model."
+    "--seeds",
+    type=SeedCount(),
+    default="auto",
+    show_default=True,
+    metavar="N|auto",
+    help="Trainings of each model; auto adds seeds until every comparison is decided, up to 10.",
 )
 @worker_options
 @data_root_option
@@ -24,7 +30,7 @@ from dst_analyze.sweep.engines import forkserver
 @debug_option
 def verify(
     run_folder: Path,
-    seeds: int,
+    seeds: int | Literal["auto"],
     jobs: int | None,
     engine: Literal["local", "ray"],
     ray_address: str | None,

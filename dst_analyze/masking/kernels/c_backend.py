@@ -22,11 +22,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import torch
 
+from dst_analyze.masking.kernels.axes import Axes, axes_of
 from dst_analyze.masking.masked_weight import EAGER, Kernels, Masking, Tensors
 
 log = logging.getLogger(__name__)
@@ -153,31 +153,15 @@ def _processor() -> str:
     return "|".join((platform.machine(), platform.processor(), *flags[:1]))
 
 
-Levels = tuple[int, int, int, int]
 Loop = Callable[..., int]
 CODES = {"long-tail": 1, "clipped": 0}
-
-
-def levels(view: tuple[int, ...], threshold: tuple[int, ...]) -> Levels | None:
-    """Return a weight's axes as [G][A][R][C], where thresholds have G and R; None if impossible."""
-    axes = [(kept == size, size) for size, kept in zip(view, threshold, strict=True) if size != 1]
-    runs = [(rows, math.prod(size for _, size in run)) for rows, run in groupby(axes, key=lambda axis: axis[0])]
-    if not runs or not runs[0][0]:
-        runs.insert(0, (True, 1))
-    if len(runs) % 2:
-        runs.append((False, 1))
-    sizes = [size for _, size in runs]
-    if len(sizes) == 2:
-        sizes = [1, 1, *sizes]  # rows, then columns
-    fits = len(sizes) == 4 and max(sizes) < 1 << 31  # the loops count one row in 32 bits
-    return (sizes[0], sizes[1], sizes[2], sizes[3]) if fits else None
 
 
 @dataclass(frozen=True)
 class _Group:
     """The sizes of a group of weights as the loops take them."""
 
-    levels: tuple[Levels, ...]
+    levels: tuple[Axes, ...]
     starts: tuple[int, ...]  # the index of each weight's first threshold
     places: ctypes.Array[ctypes.c_int64]  # starts and levels, for C
     pointers: type[ctypes.Array[ctypes.c_void_p]]
@@ -252,15 +236,16 @@ class Compiled:
                 _run(loop, levels, [grad.data_ptr(), weight.data_ptr(), *own], "wwtwt", width, code)
         return [None if grad is None else r for grad, r in zip(grads, results, strict=True)], grad_thresholds
 
-    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> list[int]:
+    def count(self, masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> torch.Tensor:
         group = _supported_group(masking, thresholds, weights)
         if group is None:
             return EAGER.count(masking, thresholds, weights)
         loop, width, t = self._count[thresholds.dtype], thresholds.element_size(), thresholds.data_ptr()
-        return [
+        counts = [
             sum(_run(loop, levels, [weight.data_ptr(), t + width * start], "wt", width))
             for weight, levels, start in zip(weights, group.levels, group.starts, strict=True)
         ]
+        return torch.tensor(counts)
 
 
 def _supported_group(masking: Masking, thresholds: torch.Tensor, weights: Tensors) -> _Group | None:
@@ -276,7 +261,7 @@ def _supported_group(masking: Masking, thresholds: torch.Tensor, weights: Tensor
 
 @functools.lru_cache(maxsize=4096)
 def _group(masking: Masking) -> _Group | None:
-    found = [levels(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
+    found = [axes_of(view, shape) for view, shape in zip(masking.views, masking.shapes, strict=True)]
     if None in found:
         return None
     all_levels = tuple(one for one in found if one is not None)
@@ -291,7 +276,7 @@ def _is_single_threaded(group: _Group) -> bool:
     return group.largest < _THREADED or torch.get_num_threads() < 2
 
 
-def _run(loop: Loop, fold: Levels, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
+def _run(loop: Loop, fold: Axes, pointers: list[int], kinds: str, width: int, *extra: int) -> list[int]:
     """Run a loop over a weight; rows of a large one are split among threads (without the GIL)."""
     groups, outer, rows, columns = fold
     threads = min(torch.get_num_threads(), rows)

@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from dst_analyze.errors import ModelError
+from dst_analyze.masking.collapse import OnCollapse
 from dst_analyze.masking.layer import Threshold
 from dst_analyze.masking.masked import AskedBackend, MaskedModel, masked_in_place
-from dst_analyze.masking.masks import OnCollapse, ThresholdScale
+from dst_analyze.masking.masks import ThresholdScale
 from dst_analyze.masking.training.optimizer_steps import Optimizers, OptimizerSteps
 from dst_analyze.masking.training.threshold_training import ThresholdTraining
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
@@ -85,7 +86,6 @@ class AttachedMasks:
     ) -> None:
         self.model, self.masked, self.training, self.written = model, masked, training, written
         self._observer = observer
-        self._running = False
         self._compiled = False
         self.optimizer_steps = 0
         weights = masked.layer_weights().values()
@@ -118,21 +118,17 @@ class AttachedMasks:
 
     def run(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Run a method of the model with masked weights, unless it runs within another one that does."""
-        if self._running:
-            return method(*args, **kwargs)
         masked = self.masked
+        if masked.running.now:
+            return method(*args, **kwargs)
         if masked.masking.training is not self.model.training:
             masked.masking.training = self.model.training
         if torch.compiler.is_compiling():
             self._compiled = True
         elif self.model.training:
             self._start_anew()
-        self._running = True
-        try:
-            with masked.substituted(self.training.weights()):
-                return method(*args, **kwargs)
-        finally:
-            self._running = False
+        with masked.running.on(self.training.weights):
+            return method(*args, **kwargs)
 
     def remaining(self) -> dict[str, float]:
         """Return each layer's remaining ratio, by name."""
@@ -172,7 +168,7 @@ class AttachedMasks:
         before = self.training.steps
         self.training.after_step(optimizer)
         if self._compiled:
-            self.masked.reset_collapsed()
+            self.masked.set_back_collapsed()
         if self._observer is not None and self.training.steps > before:
             self._observer.on_step(self.training.steps)
 
@@ -251,7 +247,8 @@ def attach(
     """Mask a model in place and train its thresholds while your own loop trains the weights.
 
     Nothing in the loop changes: the regulariser acts in the optimizer's steps, and the learning rate is followed
-    through its schedule. Gradient accumulation, clipping, gradient scalers, autocast, torch.compile and DDP work.
+    through its schedule. Gradient accumulation, clipping, gradient scalers, autocast, torch.compile,
+    gradient checkpointing and DDP work.
 
     Args:
         model: The model that the loop trains; it may be compiled or inside DDP.
@@ -323,12 +320,6 @@ def attachable(model: nn.Module) -> nn.Module:
             "the weights are sharded over processes (FSDP), and masks need whole rows",
             place="model",
             hint="train it with DistributedDataParallel",
-        )
-    if any(getattr(module, "gradient_checkpointing", False) is True for module in plain.modules()):
-        raise ModelError(
-            "gradient checkpointing runs layers again in the backward pass, where the masks are not in place",
-            place="model",
-            hint="switch it off: model.gradient_checkpointing_disable()",
         )
     return plain
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from dst_analyze.masking.masked import MaskedModel
+from dst_analyze.masking.masks import on_host
 
 LARGEST_SHARE = 0.02
 """How far a threshold on a faster clock may move in one step, as a share of its row's mean magnitude."""
@@ -55,19 +57,27 @@ class ThresholdTraining:
     def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Move the thresholds by the gradients that they have collected and the regulariser's."""
         thresholds = self.masked.thresholds
-        if not settle_gradient(self.masked):
+        scaler = calling_scaler()
+        if thresholds.grad is None:  # the model took no part in this step
             return
+        settle_gradient(thresholds.grad, scaler)
         own, group = self._prepared(optimizer)
+        overflow = None if scaler is None else (~thresholds.grad.isfinite().all()).float()
+        on_device = overflow is not None and self._skips_on_device(optimizer)
+        if overflow is not None and not on_device and bool(overflow):
+            thresholds.grad = None
+            return
         self.masked.add_sparsity_gradient(self.alpha)
         for name, value in group.items():
             if name in own and name not in ("params", "lr", *DECAYS):
                 own[name] = value
         own["lr"] = group["lr"] * self.clock
-        if self._limit is None:
+        before = None if self._limit is None else thresholds.detach().clone()
+        # As torch's scaler does with the weights' optimizer: a fused step looks at this on the device.
+        stop = torch.maximum(overflow, optimizer.found_inf) if on_device else None  # type: ignore[attr-defined, arg-type]
+        with _skipping(self.optimizer, stop):
             self.optimizer.step()
-        else:
-            before = thresholds.detach().clone()
-            self.optimizer.step()
+        if before is not None and self._limit is not None:
             moved = thresholds - before
             thresholds.copy_(before.add_(moved.clamp_(-self._limit, self._limit)))
         thresholds.grad = None
@@ -80,6 +90,12 @@ class ThresholdTraining:
         """The thresholds' own optimizer, made at the first step."""
         assert self._optimizer is not None
         return self._optimizer
+
+    def _skips_on_device(self, optimizer: torch.optim.Optimizer) -> bool:
+        """True if both optimizers leave out a step by what a tensor says, without waiting for it."""
+        fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        told = getattr(optimizer, "found_inf", None) is not None
+        return fused and told and not on_host(self.masked.thresholds)
 
     def _prepared(self, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
         """The options of the thresholds' optimizer, and those of the weights' that they follow."""
@@ -125,24 +141,30 @@ class ThresholdTraining:
         self._optimizer = None
 
 
-def settle_gradient(masked: MaskedModel) -> bool:
-    """Bring the thresholds' gradient into the state that the weights' have in this step; False if there is none.
+@contextmanager
+def _skipping(optimizer: Any, stop: torch.Tensor | None) -> Iterator[None]:
+    """Let a fused optimizer leave out its step if this is not zero, as torch's gradient scaler does."""
+    if stop is None:
+        yield
+        return
+    optimizer.grad_scale, optimizer.found_inf = None, stop
+    try:
+        yield
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
+
+
+def settle_gradient(gradient: torch.Tensor, scaler: torch.amp.GradScaler | None) -> None:
+    """Bring the thresholds' gradient into the state that the weights' have in this step.
 
     The scale of a gradient scaler is taken off, and processes that train together share their mean.
     """
-    gradient = masked.thresholds.grad
-    if gradient is None:  # the model took no part in this step
-        return False
-    scaler = _calling_scaler()
     if scaler is not None:
-        gradient.div_(scaler.get_scale())
+        scale = getattr(scaler, "_scale", None)  # get_scale() would wait for the device
+        gradient.div_(scaler.get_scale() if scale is None else scale)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.all_reduce(gradient)
         gradient.div_(torch.distributed.get_world_size())
-    if scaler is not None and not bool(gradient.isfinite().all()):
-        masked.thresholds.grad = None
-        return False
-    return True
 
 
 def leading_group(optimizer: torch.optim.Optimizer, masked: MaskedModel) -> dict[str, Any]:
@@ -172,7 +194,7 @@ def optimizer_like(
     return made
 
 
-def _calling_scaler() -> torch.amp.GradScaler | None:
+def calling_scaler() -> torch.amp.GradScaler | None:
     """The gradient scaler that takes the present step, if one does: thresholds' gradients still carry its scale.
 
     It unscales the gradients of the optimizer's parameters alone and passes nothing on, so it is found as a caller.

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from dst_analyze.model.graph.module_calls import CallRecorder
 from dst_analyze.model.graph.symbolic import is_leaf, placeholder_names, plain_output
 from dst_analyze.model.graph.torch_calls import (
     METADATA,
@@ -118,6 +119,7 @@ class RecordingTracer(TorchFunctionMode):
         self._bindings: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._attributes: dict[str, fx.Node] = {}
         self._stack: OrderedDict[str, tuple[str, type]] = OrderedDict()
+        self._calls = CallRecorder(root)
         self._effects: set[fx.Node] = set()
         self._paused = False
         self._autocast = autocast_state()
@@ -266,7 +268,8 @@ class RecordingTracer(TorchFunctionMode):
                 return self._leaf(original, module, args, kwargs)
             mark = len(self.graph.nodes)
             try:
-                result = original(module, *args, **kwargs)
+                with self._calls.entered(name, module, (args, kwargs), self._nodes_in):
+                    result = original(module, *args, **kwargs)
                 for leaf in leaves(result):
                     self._require_known(leaf)
                 return result
@@ -316,7 +319,17 @@ class RecordingTracer(TorchFunctionMode):
             raise UntraceableError("an operation under autocast, which a graph cannot switch on")
         node = self.graph.create_node(op, target, args, kwargs or {})
         node.meta["nn_module_stack"] = self._stack.copy()
+        self._calls.annotate(node)
         return node
+
+    def _nodes_in(self, value: Any) -> list[fx.Node]:
+        """Return the nodes that compute the tensors and numbers in an argument."""
+        known = [
+            leaf
+            for leaf in tree_leaves(value)
+            if isinstance(leaf, Number) or (isinstance(leaf, torch.Tensor) and leaf in self._bindings)
+        ]
+        return [leaf.node if isinstance(leaf, Number) else self._bindings[leaf].node for leaf in known]
 
     def _varies(self, value: Any) -> bool:
         return any(

@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import SUPPORTED_NODES, tree_leaves
 
+from dst_analyze.model.graph.module_calls import CallRecorder
 from dst_analyze.model.graph.torch_calls import python_number
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.tracing.registered import is_whole
@@ -203,6 +204,7 @@ class SymbolicTracer(fx.Tracer):
     ) -> tuple[Callable[..., Any], list[Any]]:
         """Return the function to trace and its placeholders; it rebuilds the example's nesting from them."""
         self._parameters = {id(p): name for name, p in self.root.named_parameters()}
+        self._calls = CallRecorder(self.root)
         proxies = [
             self.create_proxy("placeholder", name, (), {}) for name in placeholder_names(self.root, self._inputs)
         ]
@@ -221,7 +223,16 @@ class SymbolicTracer(fx.Tracer):
         if m is self.root:
             return forward(*args, **kwargs)
         self._tensors = sum(isinstance(leaf, fx.Proxy) for leaf in tree_leaves((args, kwargs)))
-        return super().call_module(m, forward, args, kwargs)
+        if self.is_leaf_module(m, ""):
+            return super().call_module(m, forward, args, kwargs)
+        with self._calls.entered(self.path_of_module(m), m, (args, kwargs), _nodes_in):
+            return super().call_module(m, forward, args, kwargs)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Return a new node with the place in the model where it was recorded."""
+        node = super().create_node(*args, **kwargs)
+        self._calls.annotate(node)
+        return node
 
     def create_arg(self, a: Any) -> Any:
         return super().create_arg(python_number(a))
@@ -237,3 +248,7 @@ class SymbolicTracer(fx.Tracer):
         if name not in parameter_proxy_cache:
             parameter_proxy_cache[name] = self.create_proxy("get_attr", name, (), {})
         return parameter_proxy_cache[name]
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    return [leaf.node for leaf in tree_leaves(value) if isinstance(leaf, fx.Proxy)]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
-from dst_analyze.errors import DataError, DstError, ModelError, OptionError
+from dst_analyze.errors import ModelError
 from dst_analyze.model.loading import bundled, hubs, lightning, select, user_module
+from dst_analyze.model.loading.hooks import HOOKS, Hook, find_hook
 from dst_analyze.model.loading.select import Call, Found
 from dst_analyze.model.loading.user_module import UserModule
 from dst_analyze.model.user_errors import describe_value, did_you_mean, user_code
@@ -93,13 +90,13 @@ def load_model(
     """
     source = _source(spec)
     model, found = _build(source, dict(model_args or {}), torch.device(device))
-    hooks: dict[str, Any] = {name: _hook(name, found) for name in _HOOKS}
+    hooks: dict[str, Any] = {name: find_hook(name, found) for name in HOOKS}
     needs_data = ""
     if lightning.is_lightning_like(model):
         lightning.refuse_without_forward(model, found.label)
         own = lightning.hooks_of(model, lightning.data_module_in(found.origin.module if found.origin else None))
         hooks = {
-            name: hook or (_Hook(name, own[name], found.file, found.folder) if name in own else None)
+            name: hook or (Hook(name, own[name], found.file, found.folder) if name in own else None)
             for name, hook in hooks.items()
         }
         needs_data = "" if hooks["train_data"] else lightning.NO_DATA
@@ -313,131 +310,3 @@ def _return_hint(built: object) -> str:
         dict: "return the model alone",
     }
     return next((hint for kind, hint in hints.items() if isinstance(built, kind)), "return the nn.Module itself")
-
-
-# --- hooks ---------------------------------------------------------------------------------------------------------
-
-_HOOKS: dict[str, tuple[type[DstError], str]] = {
-    "example_inputs": (ModelError, "example_inputs() returns one input, a tuple of them, or a dict of keywords"),
-    "train_data": (DataError, "train_data() returns a DataLoader, a Dataset or tensors"),
-    "test_data": (DataError, "test_data() returns a DataLoader, a Dataset or tensors"),
-    "loss": (
-        ModelError,
-        "loss(outputs, batch) gets the whole batch: return F.cross_entropy(outputs, batch[1]); loss(model, batch) gets "
-        "the model",
-    ),
-    "optimizer": (ModelError, "optimizer(parameters) returns an optimizer: return torch.optim.SGD(parameters, lr=0.1)"),
-    "fit": (ModelError, "fit(model) trains the model that it is given, in place"),
-    "evaluate": (ModelError, "evaluate(model) returns a score, or a dict with score and higher_is_better"),
-}
-# May be plain values too, and may import late; the other hooks run at every step.
-_CALLED_ONCE = ("example_inputs", "train_data", "test_data")
-_OF_ONE_MODEL = ("fit", "evaluate")
-_VALUES = (torch.Tensor, DataLoader, Dataset)
-
-
-@dataclass(frozen=True)
-class _Hook:
-    """A user's hook; a class and not a closure, since it is pickled for worker processes."""
-
-    name: str
-    function: Callable[..., Any]
-    file: Path | None
-    folder: Path | None
-
-    @property
-    def takes_model(self) -> bool:
-        """True for a `loss` that wants the model rather than its outputs."""
-        return self.name == "loss" and takes_model(self.function)
-
-    def __call__(self, *arguments: Any) -> Any:
-        kind, hint = _HOOKS[self.name]
-        with (
-            user_code(f"{self.name}()", kind, file=self.file, hint=hint),
-            user_module.imports_from(self.folder, self.file),
-        ):
-            return self.function(*arguments)
-
-
-_MODELS = ("model", "net", "network", "module", "masked", "student")
-
-
-def takes_model(loss: Callable[..., Any]) -> bool:
-    """True if the first parameter of a loss is called `model`, or as models are."""
-    if isinstance(loss, lightning.TrainingStep):
-        return True
-    try:
-        return next(iter(inspect.signature(loss).parameters), "") in _MODELS
-    except (TypeError, ValueError):
-        return False
-
-
-@dataclass(frozen=True)
-class _Constant:
-    value: Any
-
-    def __call__(self) -> Any:
-        return self.value
-
-
-def _hook(name: str, found: Found) -> _Hook | None:
-    value = getattr(found.origin.module, name, None) if found.origin else None
-    if value is None or isinstance(value, ModuleType):  # `import loss` beside a loss.py is no hook
-        return None
-    if name in _OF_ONE_MODEL and not _takes_a_model(value):
-        return None  # a helper of the file's own that happens to have this name
-    called_once = name in _CALLED_ONCE
-    if called_once and (isinstance(value, _VALUES) or not callable(value)):
-        value = _Constant(value)
-    if not callable(value):
-        raise ModelError(
-            f"`{name}` is {describe_value(value)}, not a function.", place=found.place, hint=_HOOKS[name][1]
-        )
-    return _Hook(name, value, found.file, found.folder if called_once else None)
-
-
-def _takes_a_model(function: Any) -> bool:
-    """True if a function can be called with one argument alone, which it calls a model."""
-    try:
-        signature = inspect.signature(function)
-        signature.bind(None)
-    except (TypeError, ValueError):
-        return False
-    return next(iter(signature.parameters)) in ("model", "net", "network")
-
-
-# --- arguments of the command line ---------------------------------------------------------------------------------
-
-
-def parse_model_args(items: Iterable[str]) -> dict[str, Any]:
-    """Return `depth=16`, `dims=[1,2]`, `name=foo` as keywords: Python literals or strings."""
-    arguments: dict[str, Any] = {}
-    for item in items:
-        name, equals, text = (part.strip() for part in item.partition("="))
-        if not equals or not name.isidentifier():
-            raise OptionError(
-                f"{item!r} is not of the form name=value.", place="--model-arg", hint="write --model-arg depth=16"
-            )
-        if name in arguments:
-            raise OptionError(f"{name!r} is given twice.", place="--model-arg", hint="give each argument once")
-        arguments[name] = _literal(name, text)
-    return arguments
-
-
-def _literal(name: str, text: str) -> Any:
-    if text in ("true", "false"):  # as text, 'false' would count as true
-        raise OptionError(
-            f"{name}={text} may mean a bool or a string.",
-            place="--model-arg",
-            hint=f"write {name}={text.capitalize()} for the bool, {name}='\"{text}\"' for the string",
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid literals such as 3x3, which is a string here
-            return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        if text.startswith(("[", "(", "{", "'", '"')):
-            raise OptionError(
-                f"{name}={text} is not a Python value.", place="--model-arg", hint="write dims=[1,2] or name=foo"
-            ) from error
-        return text

@@ -67,7 +67,7 @@ def register_masked(
     """Mask a parameter of a layer type, whatever the layer computes with it.
 
     Call it once per parameter, where worker processes run it too: in the model's file, in a module that it imports, or
-    in an entry point (docs/extending.md).
+    in an entry point (docs/how-to/extending.md).
 
     Args:
         module_type: The layer's class.

@@ -1,6 +1,6 @@
 """Redundancy, ranks, agreement between rankings, and bootstrap intervals.
 
-Rows are trials, columns are layers. docs/ranking.md says in words what each number means.
+Rows are trials, columns are layers. docs/reference/ranking.md says in words what each number means.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 // Text is set as textContent only, as names are not trusted.
 
 const root = document.documentElement;
+root.classList.add("scripting"); // rows are folded only where they can be unfolded
 const find = (selector, within = document) => within.querySelector(selector);
 const all = (selector, within = document) => Array.from(within.querySelectorAll(selector));
 
@@ -34,11 +35,18 @@ function startTheme(button) {
 
 if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
 
-// --- the ranking: sort and filter ---------------------------------------------------------------------------------
+function unfold(row, open) {
+  row.classList.toggle("open", open);
+  row.nextElementSibling.classList.toggle("open", open);
+  find(".unfold", row).setAttribute("aria-expanded", String(open));
+}
+
+// --- the ranking: sort, filter and unfold ---------------------------------------------------------------------------------
 
 function startTable(table, data) {
   const body = find("tbody", table);
-  const rows = Array.from(body.rows);
+  const rows = Array.from(body.rows).filter((row) => row.id);
+  const rests = rows.map((row) => row.nextElementSibling); // what a row unfolds
   const heads = all("th[data-column]", table);
   let sorted = null, order = rows.map((_, at) => at);
 
@@ -52,7 +60,7 @@ function startTable(table, data) {
       return (up ? one - other : other - one) || a - b;
     });
     show();
-    body.append(...order.map((at) => rows[at]));
+    body.append(...order.flatMap((at) => [rows[at], rests[at]]));
     heads.forEach((other) => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     sorted = head;
@@ -66,7 +74,7 @@ function startTable(table, data) {
     button.addEventListener("click", () => sort(head));
   });
 
-  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.cells[row.cells.length - 2].textContent}`.toLowerCase());
+  const texts = rows.map((row) => `${row.cells[0].textContent} ${row.nextElementSibling.textContent}`.toLowerCase());
   const labels = rows.map((row) => find(".tag", row).textContent);
   const words = find("#filter-words"), label = find("#filter-label"), count = find("#filter-count"), rest = find("#show-all");
   let most = rows.length > 300 ? 200 : rows.length; // laying out a thousand rows takes longer than sorting them
@@ -76,7 +84,7 @@ function startTable(table, data) {
     order.forEach((at) => {
       const fits = texts[at].includes(wanted) && (!label.value || labels[at] === label.value);
       fitting += fits;
-      rows[at].hidden = !fits || fitting > most;
+      rows[at].hidden = rests[at].hidden = !fits || fitting > most;
     });
     rest.hidden = fitting <= most;
     count.textContent = `${Math.min(fitting, most)} of ${rows.length} layers`;
@@ -85,6 +93,18 @@ function startTable(table, data) {
     most = rows.length;
     show();
   }
+  rows.forEach((row) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold";
+    button.setAttribute("aria-expanded", "false");
+    button.setAttribute("aria-label", `More on ${row.cells[0].textContent}`);
+    row.cells[0].prepend(button);
+    button.addEventListener("click", () => unfold(row, !row.classList.contains("open")));
+    row.addEventListener("click", (event) => {
+      if (!event.target.closest("a, button")) unfold(row, !row.classList.contains("open"));
+    });
+  });
   words.addEventListener("input", show);
   label.addEventListener("change", show);
   rest.addEventListener("click", showAll);
@@ -98,7 +118,7 @@ function startTable(table, data) {
 // --- one layer, in the table and in the picture -------------------------------------------------------------------
 
 function startPicking(showAll) {
-  const rows = new Map(all(".ranking tbody tr").map((row) => [row.id.slice("layer=".length), row]));
+  const rows = new Map(all(".ranking tbody tr[id]").map((row) => [row.id.slice("layer=".length), row]));
   const keyOf = (link) => link.getAttribute("href").slice("#layer=".length);
   const bar = find("#picked");
 
@@ -119,12 +139,14 @@ function startPicking(showAll) {
     if (!row) return;
     if (row.hidden) showAll();
     row.classList.add("picked");
+    unfold(row, true);
     all(".canvas a").filter((link) => keyOf(link) === key).forEach((link) => {
       link.classList.add("picked");
       intoView(link);
     });
+    all("[data-layer]").filter((block) => block.dataset.layer === key).forEach((block) => block.classList.add("picked"));
     intoView(row);
-    const said = [".name", ".tag", ".because"].map((part) => find(part, row).textContent.trim());
+    const said = [find(".name", row), find(".tag", row), find(".because", row.nextElementSibling)].map((part) => part.textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
     find("#to-row").href = `#layer=${key}`;
     const node = all(".canvas a.picked").find((link) => link.checkVisibility());
@@ -143,11 +165,12 @@ function startPicking(showAll) {
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#layer="]:not(#to-row)');
+    const link = event.target.closest('a[href^="#layer="]:not(#to-row), [data-layer]');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    history.pushState(null, "", link.getAttribute("href"));
-    pick(keyOf(link));
+    const key = link.dataset.layer ?? keyOf(link);
+    history.pushState(null, "", `#layer=${key}`);
+    pick(key);
   });
   find("#to-row").addEventListener("click", (event) => {
     event.preventDefault();
@@ -175,21 +198,89 @@ function startPicking(showAll) {
 // --- the picture: zoom and keyboard --------------------------------------------------------------------------------
 
 function startCanvas(canvas) {
-  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width;
-  const links = all("a", canvas);
-  let zoom = 1;
-  function show(factor) {
-    zoom = Math.min(Math.max(factor, 0.25), 4);
-    svg.style.width = `${width * zoom}px`;
-  }
-  const controls = canvas.previousElementSibling;
+  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
+  const links = all("a", canvas), controls = canvas.previousElementSibling;
   const steps = { in: () => zoom * 1.25, out: () => zoom / 1.25, whole: () => 1, fit: fitting };
-  function fitting() {
-    return Math.min(1, (canvas.clientWidth - 20) / width);
+  const keys = { "+": "in", "=": "in", "-": "out", 0: "fit" };
+  const touches = new Map();
+  let zoom = 1, chosen = false, apart = 0;
+
+  // The point of the picture below (x, y) of the frame stays where it is.
+  function show(factor, x = canvas.clientWidth / 2, y = canvas.clientHeight / 2) {
+    const before = zoom;
+    zoom = Math.min(Math.max(factor, Math.min(0.25, fitting())), 4);
+    const left = canvas.scrollLeft + x, top = canvas.scrollTop + y;
+    svg.style.width = `${width * zoom}px`;
+    canvas.scrollLeft = (left * zoom) / before - x;
+    canvas.scrollTop = (top * zoom) / before - y;
   }
-  all("button", controls).forEach((button) => {
-    button.addEventListener("click", () => show(steps[button.dataset.zoom]()));
+  function fitting() {
+    const most = parseFloat(getComputedStyle(canvas).maxHeight) || canvas.clientHeight;
+    return Math.min(1, (canvas.clientWidth - 20) / width, (most - 20) / height);
+  }
+  function change(step, ...place) {
+    chosen = true;
+    show(steps[step](), ...place);
+  }
+  function within(event) {
+    const frame = canvas.getBoundingClientRect();
+    return [event.clientX - frame.left, event.clientY - frame.top];
+  }
+
+  all("button", controls).forEach((button) => button.addEventListener("click", () => change(button.dataset.zoom)));
+  new ResizeObserver(() => {
+    if (!chosen && canvas.clientWidth) show(fitting()); // the whole network, until somebody asks for a part of it
+  }).observe(canvas);
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      if (!event.ctrlKey && !event.metaKey) return; // a plain wheel scrolls the page
+      event.preventDefault();
+      change(event.deltaY < 0 ? "in" : "out", ...within(event));
+    },
+    { passive: false },
+  );
+  canvas.addEventListener("pointerdown", (event) => {
+    touches.set(event.pointerId, event);
+    apart = 0;
   });
+  addEventListener("pointermove", (event) => {
+    const before = touches.get(event.pointerId);
+    if (!before) return;
+    touches.set(event.pointerId, event);
+    const [one, other] = touches.values();
+    if (other) {
+      const now = Math.hypot(one.clientX - other.clientX, one.clientY - other.clientY);
+      if (apart) {
+        chosen = true;
+        show((zoom * now) / apart, ...within(event));
+      }
+      apart = now;
+    } else if (event.pointerType === "mouse") {
+      canvas.scrollLeft -= event.clientX - before.clientX;
+      canvas.scrollTop -= event.clientY - before.clientY;
+    }
+  });
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, (event) => touches.delete(event.pointerId));
+  svg.addEventListener("dragstart", (event) => event.preventDefault());
+  canvas.addEventListener("keydown", (event) => {
+    if (!(event.key in keys) || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    change(keys[event.key]);
+  });
+
+  const words = find(".find-layer", controls), found = find(".found", controls);
+  words.addEventListener("input", () => {
+    const wanted = words.value.toLowerCase();
+    const hits = links.filter((link) => wanted && (link.getAttribute("aria-label") ?? link.textContent).toLowerCase().includes(wanted));
+    links.forEach((link) => link.classList.toggle("hit", hits.includes(link)));
+    found.textContent = wanted ? `${hits.length} found` : "";
+    if (hits.length) {
+      if (zoom < 0.8) change("whole");
+      hits[0].scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
+  });
+
   // One tab stop for all layers; arrow keys move between them.
   links.forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
   canvas.addEventListener("keydown", (event) => {
@@ -201,6 +292,20 @@ function startCanvas(canvas) {
     links[at].setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");
     next.focus();
+  });
+}
+
+// --- the heat map: folded by module ------------------------------------------------------------------------------
+
+function startFolding(table) {
+  all("tbody.block", table).forEach((block) => {
+    const head = find(".sum th", block), button = document.createElement("button");
+    button.type = "button";
+    button.className = "unfold";
+    button.setAttribute("aria-expanded", "false");
+    button.append(...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => button.setAttribute("aria-expanded", String(block.classList.toggle("open"))));
   });
 }
 
@@ -236,6 +341,7 @@ document.addEventListener("DOMContentLoaded", () => {
   all(".scripted").forEach((element) => (element.hidden = false));
   startTheme(find("#theme"));
   all(".canvas").forEach(startCanvas);
+  all(".folding").forEach(startFolding);
   all("[data-copy]").forEach(startCopy);
   const table = find(".ranking"), slider = find("#alpha");
   if (table) startPicking(startTable(table, data));

@@ -29,7 +29,7 @@ from dst_analyze.report.figures.svg import LINE, PAGE, TEXT
 from dst_analyze.report.graph.drawing import Picture
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.text import elide
+from dst_analyze.text import shorten_middle
 
 # Each has a contrast of 3 to 1 on white and on dark pages; beyond six lines, dashes differ.
 PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
@@ -85,12 +85,17 @@ def plot_pattern(table: pd.DataFrame, axes: Axes) -> Axes:
     return axes
 
 
+def has_numbers(layers: int, columns: int) -> bool:
+    """Return True if there is room for a number in each cell of a heatmap; else it has a colour bar."""
+    return layers * columns <= _MOST_VALUES and layers <= _MOST_LABELS and columns <= 12
+
+
 def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int = _MOST_LABELS) -> None:
     """Draw shares as colours, with percentages if there is room."""
     rows = len(shares)
     every = max(1, math.ceil(rows / most))
     percent = shares.astype(float) * 100
-    if shares.size <= _MOST_VALUES and rows <= _MOST_LABELS and len(columns) <= 12:
+    if has_numbers(rows, len(columns)):
         sns.heatmap(
             percent, ax=axes, vmin=0, vmax=100, cmap=KEPT_MAP, annot=True, fmt=".0f", cbar=False,
             linewidths=1, linecolor=PAGE, xticklabels=False, yticklabels=False,
@@ -146,12 +151,12 @@ def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
         axes.stairs(shares, edges, color=PALETTE[0], baseline=None)
         if (high > low).any():
             axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[0], alpha=0.3)
-        kept, score = record.remaining(alpha), record.score(alpha)
+        kept, score, kind = record.remaining(alpha), record.score(alpha), record.manifest.data.score
         if kept is not None:
             axes.axhline(100 * kept, color=PALETTE[1], linestyle="--", linewidth=1)
         said = [f"alpha {alpha_label(alpha)}", *([] if kept is None else [f"model {kept:.1%}"])]
         if score is not None:
-            said.append(f"accuracy {score:.1%}" if record.manifest.data.score == "accuracy" else f"loss {score:.3g}")
+            said.append(f"accuracy {score:.1%}" if kind == "accuracy" else f"{kind} {score:.3g}")
         axes.set_title(", ".join(said), loc="left")
         axes.set(ylim=(0, 100))
         _layer_axis(axes, order)
@@ -335,4 +340,4 @@ def plot_graph(picture: Picture, axes: Axes) -> Axes:
 
 def axis_name(name: str) -> str:
     """Return a name shortened in the middle, for an axis."""
-    return elide(name, _LONGEST_NAME)
+    return shorten_middle(name, _LONGEST_NAME)

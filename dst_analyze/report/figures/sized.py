@@ -24,6 +24,7 @@ from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 FORMATS = ("svg", "png", "pdf")
+_BAR = 0.75  # room for the labels of a colour bar in inches
 _LETTER = 0.07  # width of an axis label's character in inches
 
 
@@ -46,7 +47,8 @@ def pattern(record: SweepRecord, ranking: Ranking) -> Figure:
 
 def heatmap(table: pd.DataFrame) -> Figure:
     """Return a heatmap of layers x alphas."""
-    figure, axes = canvas(*plots.pattern_size(*table.shape), names=list(table.index))
+    right = 0.1 if plots.has_numbers(*table.shape) else _BAR
+    figure, axes = canvas(*plots.pattern_size(*table.shape), names=list(table.index), right=right)
     plots.plot_pattern(table, axes)
     return figure
 
@@ -55,9 +57,9 @@ def training(record: SweepRecord, alpha: float) -> Figure:
     """Return remaining ratios over training at one alpha."""
     names = list(record.layers["layer"])
     if len(names) <= plots.MOST_LINES:
-        figure, axes = canvas(6.2, 2.7, right=0.55 + _LETTER * _longest(names))
+        figure, axes = canvas(10.5, 3.2, right=0.55 + _LETTER * _longest(names))
     else:
-        figure, axes = canvas(6.4, min(1 + 0.13 * len(names), 7.5), names=names)
+        figure, axes = canvas(9.5, min(1 + 0.13 * len(names), 7.5), names=names, right=_BAR)
     plots.plot_training(record, alpha, axes)
     return figure
 
@@ -68,12 +70,13 @@ def curves(record: SweepRecord, alpha: float) -> Figure:
     loss, score = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.09, right=0.99, top=0.97, bottom=0.2, wspace=0.26)
     plots.plot_curves(record, alpha, loss, score)
+    score.set_visible(bool(score.lines))  # the score may be read at the end only
     return figure
 
 
 def thresholds(record: SweepRecord, alpha: float) -> Figure:
     """Return the final thresholds of each layer at one alpha."""
-    figure, axes = canvas(6.2, 2.2)
+    figure, axes = canvas(6.2, 2.2, left=0.8)
     plots.plot_thresholds(record, alpha, axes)
     return figure
 
@@ -127,9 +130,11 @@ def _figures_of(
         yield "graph", partial(graph, picture)
 
 
-def canvas(width: float, height: float, *, names: list[str] | None = None, right: float = 0.1) -> tuple[Figure, Axes]:
+def canvas(
+    width: float, height: float, *, names: list[str] | None = None, left: float = 0.62, right: float = 0.1
+) -> tuple[Figure, Axes]:
     """Return a figure with one pair of axes and room for names, estimated by their length for speed."""
-    left = 0.62 if names is None else 0.25 + _LETTER * _longest(names)
+    left = left if names is None else 0.25 + _LETTER * _longest(names)
     figure = Figure(figsize=(width + (0 if names is None else left - 0.6), height))
     axes = figure.subplots()
     wide = figure.get_figwidth()

@@ -12,7 +12,7 @@ from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.graph.layout import Point, layered
 from dst_analyze.report.graph.structure import Part, Structure
-from dst_analyze.text import elide
+from dst_analyze.text import elide, shorten_middle
 
 CHAR = 6.7  # width of a character in the drawing's monospace font of 11 pixels
 _MARGIN = 8.0
@@ -87,9 +87,9 @@ class Picture:
             yield "".join(parts)
 
 
-def picture_of(structure: Structure, ranking: Ranking) -> Picture:
-    """Return the structure as a drawing, its layers coloured by the ranking."""
-    marks = _LayerMarks(ranking)
+def picture_of(structure: Structure, ranking: Ranking, widths: Mapping[str, tuple[int, int]] | None = None) -> Picture:
+    """Return the structure as a drawing, its layers coloured by the ranking; ``widths`` are before and after."""
+    marks = _LayerMarks(ranking, widths or {})
     drafts = [_draft(part, marks) for part in structure.parts]
     layout = layered([(box.width, box.height) for box in drafts], structure.lines)
     boxes = tuple(
@@ -104,7 +104,8 @@ def picture_of(structure: Structure, ranking: Ranking) -> Picture:
 class _LayerMarks:
     """The text and the colour of each layer."""
 
-    def __init__(self, ranking: Ranking) -> None:
+    def __init__(self, ranking: Ranking, widths: Mapping[str, tuple[int, int]]) -> None:
+        self._widths = widths
         table = ranking.table.set_index("layer")
         self._rows: Mapping[str, Mapping[str, float | str]] = table.to_dict("index")
         far = table["redundancy"].abs().quantile(_WITHIN)
@@ -119,8 +120,12 @@ class _LayerMarks:
     def long(self, layer: str) -> str:
         row = self._rows.get(layer)
         if row is None or math.isnan(self.value(layer)):
-            return "not measured"
-        return f"{self.short(layer)} {row['label']}, rank {rank_text(float(row['rank']))}"
+            return f"{self._width(layer)}not measured"
+        return f"{self._width(layer)}{self.short(layer)} {row['label']}, rank {rank_text(float(row['rank']))}"
+
+    def _width(self, layer: str) -> str:
+        before, after = self._widths.get(layer, (0, 0))
+        return "" if not before else f"{before}, " if before == after else f"{before} → {after}, "
 
     def cell(self, layer: str, x: float, y: float, size: Point, lines: Sequence[str]) -> Cell:
         fill = shade((self.value(layer) / self.limit + 1) / 2, given=True)
@@ -143,7 +148,7 @@ def _draft(part: Part, marks: _LayerMarks) -> Box:
 
 def _single(part: Part, marks: _LayerMarks) -> Box:
     (layer,) = part.layers
-    lines = elide(part.title, _LONGEST_NAME), marks.long(layer)
+    lines = shorten_middle(part.title, _LONGEST_NAME), marks.long(layer)
     size = (max(150.0, CHAR * max(map(len, lines)) + 18), 38.0)
     tip = f"{elide(layer, 200)}{f' ({part.place})' if part.place else ''}"
     return Box(part.kind, tip, 0, 0, *size, cells=(marks.cell(layer, 0, 0, size, lines),))
@@ -151,8 +156,8 @@ def _single(part: Part, marks: _LayerMarks) -> Box:
 
 def _panel(part: Part, marks: _LayerMarks) -> Box:
     """Return a box for layers of one module, or for folded blocks with a row each."""
-    columns = [elide(column, _LONGEST_COLUMN) for column in part.columns]
-    labels = [elide(label, _LONGEST_NAME) for label, _ in part.rows]
+    columns = [shorten_middle(column, _LONGEST_COLUMN) for column in part.columns]
+    labels = [shorten_middle(label, _LONGEST_NAME) for label, _ in part.rows]
     beside = max((CHAR * len(label) + 10 for label in labels if label), default=0.0)
     widths = [max(52.0, CHAR * len(column) + 10) for column in columns]
     head = 2 * _LINE if any(columns) else _LINE

@@ -55,7 +55,7 @@ def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: fl
     Neyman's allocation of samples to strata. As a share of W that is g · d · √(u / (c W · ∛W²)), and c W is the price.
 
     ∛W is how much the width that a layer had counts as evidence of its need. The factor u keeps channels that run
-    past many residual blocks from being cut for a price that is the blocks'. docs/slimming.md has the measurements.
+    past many residual blocks from being cut for a price that is the blocks'. Measured in docs/explanation/slimming.md.
     """
     return generosity * evidence.density * math.prod(_balance_factors(group, price).values())
 
@@ -125,7 +125,7 @@ def widths_for(
         whole = prices_at(tightest.cost, groups, wanted)
         # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
         prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
-    return _balanced(_nearest(wanted, allowed), wanted, allowed, used)
+    return _balanced(_nearest(wanted, allowed), wanted, allowed, budgets)
 
 
 def prices_at(cost: Cost, groups: Iterable[Group], widths: Mapping[str, float]) -> dict[str, float]:
@@ -167,23 +167,28 @@ def _balanced(
     widths: Widths,
     wanted: Mapping[str, float],
     allowed: Mapping[str, list[int]],
-    used: Callable[[Mapping[str, float]], float],
+    budgets: Sequence[Budget],
 ) -> Widths:
     """Return widths closer to the budget, changing in each step the group that was rounded furthest the other way."""
     seen = {tuple(widths.values())}
-    while abs(used(widths) - 1) > TOLERANCE / 4:
-        up = used(widths) < 1
-        moves = []
+    while True:
+        now = [budget.used(widths) for budget in budgets]
+        error, up = abs(max(now) - 1), max(now) < 1
+        if error <= TOLERANCE / 4:
+            break
+        better = []
         for name, width in widths.items():
             at = allowed[name].index(width) + (1 if up else -1)
             if 0 <= at < len(allowed[name]) and _near(allowed[name], at, wanted[name]):
-                new = {**widths, name: allowed[name][at]}
+                new = allowed[name][at]
+                used = max(old + budget.change(widths, name, new) for old, budget in zip(now, budgets, strict=True))
                 strayed = (width - wanted[name]) / max(wanted[name], 1)
-                moves.append((abs(used(new) - 1), strayed if up else -strayed, new))
-        better = [move for move in moves if move[0] < abs(used(widths) - 1)]
+                if abs(used - 1) < error:
+                    better.append((strayed if up else -strayed, name, new))
         if not better:
             break
-        widths = min(better, key=lambda move: move[1])[2]
+        _, name, new = min(better, key=lambda move: move[0])
+        widths = {**widths, name: new}
         if tuple(widths.values()) in seen:
             break
         seen.add(tuple(widths.values()))
@@ -217,6 +222,11 @@ class Cost:
             name: [_shares(units.tolist(), group_of) for axis in coupling.parameters[name].axes for units in axis]
             for name in self._costs
         }
+        self._using: dict[str, list[str]] = {name: [] for name in self._widths}
+        for name, axes in self._axes.items():
+            for group in {group for family in axes for group in family} & self._using.keys():
+                self._using[group].append(name)
+        self._inside = self.of({})
 
     def of(self, widths: Mapping[str, float]) -> float:
         """Return the cost at given widths; groups that are not named have their full width."""
@@ -226,7 +236,22 @@ class Cost:
     @property
     def whole(self) -> float:
         """The cost of the user's model as it is."""
-        return self.of({}) + self._outside
+        return self._inside + self._outside
+
+    def change(self, widths: Mapping[str, float], group: str, width: float) -> float:
+        """Return how the cost changes if one group gets another width; only the parameters that use it are counted."""
+
+        def share_of(name: str, own: float) -> float:
+            if name == group:
+                return own / self._widths[name]
+            return widths.get(name, self._widths[name]) / self._widths[name] if name in self._widths else 1.0
+
+        def left(name: str, own: float) -> float:
+            families = self._axes[name]
+            return math.prod(sum(part * share_of(other, own) for other, part in each.items()) for each in families)
+
+        now = widths.get(group, self._widths[group])
+        return sum(self._costs[name] * (left(name, width) - left(name, now)) for name in self._using[group])
 
     def dependent_shares(self, widths: Mapping[str, float]) -> dict[str, float]:
         """Return the share of the model's cost that depends on each group: its derivative by the group's width."""
@@ -238,8 +263,7 @@ class Cost:
                 for group, weight in family.items():
                     if group in found:
                         found[group] += left * weight * part[group] / whole
-        whole_model = self.of({})
-        return {name: max(cost / whole_model, 1e-12) for name, cost in found.items()}
+        return {name: max(cost / self._inside, 1e-12) for name, cost in found.items()}
 
     def _parts(self, widths: Mapping[str, float]) -> dict[str, float]:
         return {name: widths.get(name, whole) / whole for name, whole in self._widths.items()}
@@ -255,6 +279,10 @@ class Budget:
     def used(self, widths: Mapping[str, float]) -> float:
         """Return the share of the budget that widths use; 1 is all of it."""
         return self.cost.of(widths) / (self.share * self.cost.whole)
+
+    def change(self, widths: Mapping[str, float], group: str, width: float) -> float:
+        """Return how the used share changes if one group gets another width."""
+        return self.cost.change(widths, group, width) / (self.share * self.cost.whole)
 
 
 def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:

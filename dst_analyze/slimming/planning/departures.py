@@ -20,7 +20,7 @@ from dst_analyze.slimming.planning.budget import Budget, WidthRule, allowed_widt
 from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
 from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, Limits, SlimPlan
 from dst_analyze.slimming.planning.ranked import Ranked
-from dst_analyze.text import elide
+from dst_analyze.text import shorten_middle
 
 _MARGIN = 0.05  # of a group's width: the least difference from thinning all groups alike
 _NAMED, _NAME = 2, 32  # layers named in a reason, and the terminal cells that each may take
@@ -155,7 +155,7 @@ class Explainer:
         ranked, count = self.ranked, len(self.ranked.ranks)
         ordered = sorted(layers, key=lambda layer: ranked.ranks.get(layer, math.inf))
         parts = [
-            f"{elide(layer, _NAME)} (rank {ranked.ranks[layer]:g} of {count}, {ranked.labels[layer]})"
+            f"{shorten_middle(layer, _NAME)} (rank {ranked.ranks[layer]:g} of {count}, {ranked.labels[layer]})"
             for layer in ordered[:_NAMED]
             if layer in ranked.ranks
         ]
@@ -165,7 +165,7 @@ class Explainer:
 
 def _names(layers: Sequence[str]) -> str:
     more = f" and {len(layers) - _NAMED} more" if len(layers) > _NAMED else ""
-    return ", ".join(elide(layer, _NAME) for layer in layers[:_NAMED]) + more
+    return ", ".join(shorten_middle(layer, _NAME) for layer in layers[:_NAMED]) + more
 
 
 def _percent(share: float) -> str:

@@ -62,7 +62,7 @@ def suggest_widths(
         round_to: Widths are multiples of this.
         min_width: The least width of a layer, in channels.
         keep: Patterns of the names of layers that keep their width.
-        rule: How evidence becomes widths: "balance", "density", "sqrt" or "units" (docs/slimming.md).
+        rule: How evidence becomes widths: "balance", "density", "sqrt" or "units" (docs/explanation/slimming.md).
         only_clear: Keep the widths of layers that the ranking calls unclear; layers that it calls needed lose no more
             than if all layers were thinned alike.
         coupling: The groups of channels, of `couple_channels`, if computed before.

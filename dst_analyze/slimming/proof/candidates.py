@@ -2,80 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import fx, nn
 
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.planning.density import Evidence, GroupEvidence
-from dst_analyze.slimming.planning.evidence import null_evidence
+from dst_analyze.slimming.planning.density import Evidence, GroupEvidence, from_ratios
+from dst_analyze.slimming.planning.evidence import equal_evidence, null_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.plan_widths import plan_widths
-from dst_analyze.slimming.proof.result import DENSE, FAN_IN, RANDOM, SLIM, UNIFORM
+from dst_analyze.slimming.proof.result import (
+    DENSE,
+    DEPTH,
+    FAN_IN,
+    MAGNITUDE,
+    RANDOM,
+    SLIM,
+    UNIFORM,
+    UNIFORM_MACS,
+    UNIFORM_PARAMS,
+    WORDS,
+)
 from dst_analyze.slimming.surgery.build import slim
 from dst_analyze.sweep.training.trial import ModelSource
 
-ALIKE = ", which here gives the same widths"
+ALIKE = ", which here gives the widths of {}"
+_SHALLOWEST, _DEEPEST = 1.0, 0.1
+"""The densities of the first and the last layer, for widths from depth alone."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model of a proof; ``plan`` is None for the dense one."""
+    """A model of a proof; ``plan`` is None for the dense one.
+
+    ``like`` names the candidate of the very same widths that is trained in its place.
+    """
 
     name: str
     about: str
     plan: SlimPlan | None
+    like: str = ""
 
 
-def list_candidates(
-    traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan
-) -> list[Candidate]:
-    """Return the suggestion, the dense model, and models of its size thinned alike, at random and by fan-in."""
-    # The same budget as the suggestion, with the sizes that it has reached.
-    counted = [name for name in plan.asked if name != "latency"] or ["params"]
-    asked = {name: plan.reached[name] for name in counted}
-    # The user's limits hold for all; unclear and needed layers are evidence, which only the suggestion may use.
-    limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
+class Candidates:
+    """The models of a proof, at the size of a plan.
 
-    def of(evidence: Evidence) -> SlimPlan:
-        return plan_widths(traced, coupling, evidence, rule="density", limits=limits, asked=asked)
+    Those of the initial weights, of depth and of magnitude follow the plan's own rule: they differ from the
+    suggestion only in their evidence.
+    """
 
-    rng = np.random.default_rng(0)
-    chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in coupling.removable}
-    equal = {g.name: GroupEvidence.equal(g.width) for g in coupling.removable}
-    found = [
-        Candidate(DENSE, "the model as it is", None),
-        Candidate(SLIM, "the suggestion", plan),
-        Candidate(UNIFORM, "every group thinned alike", of(equal)),
-        Candidate(RANDOM, "groups thinned at random", of(chance)),
-    ]
-    if record is not None:
-        found.append(
-            Candidate(FAN_IN, "what the initial weights alone would suggest", of(null_evidence(coupling, record)))
+    def __init__(self, traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> None:
+        self._traced, self._coupling, self._plan = traced, coupling, plan
+        # The same budget as the suggestion, with the sizes that it has reached.
+        counted = [name for name in plan.asked if name != "latency"] or ["params"]
+        self._asked = {name: plan.reached[name] for name in counted}
+        # The user's limits hold for all; unclear and needed layers are evidence, which only the suggestion may use.
+        self._limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
+        equal = equal_evidence(coupling)
+        found = [
+            Candidate(DENSE, "the model as it is", None),
+            Candidate(SLIM, "the suggestion", plan),
+            Candidate(UNIFORM, "every group thinned alike", self._plan_of(equal, "density")),
+        ]
+        for other, name in (("params", UNIFORM_PARAMS), ("macs", UNIFORM_MACS)):
+            if other not in self._asked and getattr(plan, other):
+                about = f"every group thinned alike, to the suggestion's {WORDS[other]}"
+                asked = {other: plan.reached[other]}
+                found.append(Candidate(name, about, self._plan_of(equal, "density", asked)))
+        found.append(self.random(0))
+        if record is not None:
+            about = "what the initial weights alone would suggest"
+            found.append(Candidate(FAN_IN, about, self._plan_of(null_evidence(coupling, record))))
+        found.append(Candidate(DEPTH, "later layers thinned more", self._plan_of(self._by_depth())))
+        self.fixed = self._without_repeats(found)
+
+    def random(self, seed: int) -> Candidate:
+        """Return the model whose groups are thinned at random, with widths of its own for each seed."""
+        rng = np.random.default_rng(seed)
+        groups = self._coupling.removable
+        chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in groups}
+        return Candidate(RANDOM, "groups thinned at random, anew for each seed", self._plan_of(chance, "density"))
+
+    def by_magnitude(self, ratios: Sequence[Mapping[str, float]]) -> list[Candidate]:
+        """Return all models, with that of the magnitudes of a trained dense model: what is left of each layer."""
+        about = "what magnitude pruning of the trained dense model would suggest"
+        made = Candidate(MAGNITUDE, about, self._plan_of(from_ratios(self._coupling, ratios)))
+        return self._without_repeats([*self.fixed, made])
+
+    def _plan_of(self, evidence: Evidence, rule: str = "", asked: Mapping[str, float] | None = None) -> SlimPlan:
+        return plan_widths(
+            self._traced,
+            self._coupling,
+            evidence,
+            rule=rule or self._plan.rule,
+            limits=self._limits,
+            asked=asked or self._asked,
         )
-    widths = _widths(plan)
-    alike = [c.name for c in found if c.name != SLIM and c.plan is not None and _widths(c.plan) == widths]
-    return [replace(c, about=f"{c.about}{ALIKE}") if c.name in alike else c for c in found]
+
+    def _by_depth(self) -> Evidence:
+        """Return evidence that falls from the first layer to the last."""
+        names = [layer.name for layer in self._traced.layers]
+        densities = np.geomspace(_SHALLOWEST, _DEEPEST, len(names)).tolist()
+        return from_ratios(self._coupling, [dict(zip(names, densities, strict=True))])
+
+    @staticmethod
+    def _without_repeats(found: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates; one with the widths of the suggestion, or of one before it, is not trained."""
+        first: dict[str, str] = {}
+        kept = []
+        for candidate in found:
+            if candidate.plan is None or candidate.name == RANDOM or candidate.like:
+                kept.append(candidate)
+                continue
+            like = first.setdefault(_widths(candidate.plan), candidate.name)
+            if like == candidate.name:
+                kept.append(candidate)
+            else:
+                kept.append(replace(candidate, about=f"{candidate.about}{ALIKE.format(like)}", like=like))
+        return kept
 
 
-def _widths(plan: SlimPlan) -> dict[str, int]:
-    return {group.group: group.new_width for group in plan.groups}
+def _widths(plan: SlimPlan) -> str:
+    return json.dumps({group.group: group.new_width for group in plan.groups})
 
 
 class TensorCallAdapter(nn.Module):
     """A graph of tensors that is called with the arguments of the model it was made from."""
 
-    def __init__(self, graph: nn.Module) -> None:
+    def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()
         self.graph = graph
+        self._names = {str(node.target) for node in graph.graph.nodes if node.op == "placeholder"}
 
     def forward(self, *args: object, **kwargs: object) -> object:
+        named = {name: value for name, value in kwargs.items() if value is not None}
+        if self._names.issuperset(named):  # in any order, and without those that are optional
+            return self.graph(*Inputs(args).tensors(), **named)
         return self.graph(*Inputs(args, kwargs).tensors())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,18 +19,34 @@ from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.derived import values_sha256
 from dst_analyze.run.files.paths import LATENCY, VERIFICATION
 from dst_analyze.run.reader import read_json
+from dst_analyze.run.record import ScoreKind
+from dst_analyze.slimming.proof.comparison import CONFIDENCE, Lead, compare_with_others
 from dst_analyze.text import short
 
 SLIM, DENSE = "slim", "dense"
-UNIFORM, RANDOM, FAN_IN = "uniform", "random", "fan-in"
-CONTENDERS = (DENSE, SLIM, UNIFORM, RANDOM, FAN_IN)
-"""The names of the models that a proof trains; the last one only if there is a sweep."""
-_CONFIDENCE = 0.95
+UNIFORM, UNIFORM_PARAMS, UNIFORM_MACS = "uniform", "uniform-params", "uniform-macs"
+RANDOM, FAN_IN, DEPTH, MAGNITUDE = "random", "fan-in", "depth", "magnitude"
+CONTENDERS = (DENSE, SLIM, UNIFORM, UNIFORM_MACS, RANDOM, FAN_IN, DEPTH, MAGNITUDE)
+"""The names of the models that a proof at a share of the parameters trains; "fan-in" only if there is a sweep."""
+OTHER_BUDGET = (UNIFORM_PARAMS, UNIFORM_MACS)
+"""Models at the suggestion's size on the axis that was not asked for, so of another size on the one that was."""
+WORDS = {"params": "parameters", "macs": "MACs"}
+
+LEVEL: dict[ScoreKind, float] = {"accuracy": 0.005, "loss": 0.01, "score": 0.01}
+"""Two models are level if their difference is surely within this: of accuracy, or as a share of the dense model's."""
+AUTO_SEEDS = (3, 5, 10)
+"""The numbers of seeds after which an automatic proof looks whether its comparisons are decided."""
+_MISMATCH = 0.1  # a difference in cost, as a share of the suggestion's, that is pointed out
 _MOST_ENTRIES = 100
+
+LeadStanding = Literal["better", "worse", "level", "open"]
 
 
 class Entry(Json):
-    """One model of a proof: its costs, and its score with each seed (None if it diverged)."""
+    """One model of a proof: its costs, and its score with each seed (None if it diverged).
+
+    A comparison that is decided is not trained on: such a model has fewer scores than there are seeds.
+    """
 
     name: str
     about: str
@@ -38,6 +55,7 @@ class Entry(Json):
     latency_ms: Number | None = Field(default=None, gt=0)  # None where nobody has kept it
     memory: Count  # bytes of weights, and of what a training step keeps for its backward pass
     scores: tuple[Number | None, ...]
+    like: str = ""  # the model of the very same widths whose trainings these are
 
     @property
     def known(self) -> list[float]:
@@ -80,7 +98,7 @@ class Verification(Json):
 
     Attributes:
         entries: The models with their costs and scores.
-        score: What the scores are: "accuracy" or "loss".
+        score: What the scores are: "accuracy", "loss" or another "score", of which higher is better.
         steps: Training steps of each model.
         seeds: The seeds that each model was trained with.
 
@@ -97,10 +115,11 @@ class Verification(Json):
     """
 
     schema_version: Literal[1] = 1
-    score: Literal["accuracy", "loss"]
+    score: ScoreKind
     steps: Size
     seeds: tuple[Count, ...] = Field(min_length=1)
     entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
+    looks: Size = 1  # how often the comparisons were looked at to decide whether more seeds are needed
     plan: str = ""  # what the plan is known by that was tried, see `SlimPlan.sha256`
 
     @model_validator(mode="after")
@@ -108,9 +127,9 @@ class Verification(Json):
         names = [entry.name for entry in self.entries]
         if len(set(names)) < len(names) or not {SLIM, DENSE} <= set(names):
             raise ValueError(f"its models are {', '.join(names)}: each once, {SLIM} and {DENSE} among them")
-        uneven = next((e.name for e in self.entries if len(e.scores) != len(self.seeds)), None)
-        if uneven is not None:
-            raise ValueError(f"{uneven} has not one score for each of {len(self.seeds)} seeds")
+        uneven = next((e.name for e in self.entries if not 1 <= len(e.scores) <= len(self.seeds)), None)
+        if uneven is not None or len(self.entry(SLIM).scores) < len(self.seeds):
+            raise ValueError(f"{uneven or SLIM} has not one score for each of {len(self.seeds)} seeds")
         return self
 
     @classmethod
@@ -130,6 +149,12 @@ class Verification(Json):
             known = {}
         return found.model_copy(
             update={"entries": tuple(e.model_copy(update={"latency_ms": known.get(e.name)}) for e in found.entries)}
+        )
+
+    def untimed(self) -> Verification:
+        """Return the proof without its latencies, which differ from run to run."""
+        return self.model_copy(
+            update={"entries": tuple(entry.model_copy(update={"latency_ms": None}) for entry in self.entries)}
         )
 
     def files(self) -> dict[str, str]:
@@ -153,7 +178,7 @@ class Verification(Json):
         return pd.DataFrame(rows, columns=columns)
 
     def _repr_html_(self) -> str:
-        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, "loss")
+        scale, unit = (100, "accuracy %") if self.score == "accuracy" else (1, self.score)
         rows = [
             (
                 row.contender,
@@ -168,22 +193,50 @@ class Verification(Json):
         lead = f"each trained for {self.steps} steps, with seeds {', '.join(map(str, self.seeds))}"
         return html_table(lead, ["model", unit, "95 %", "params", "MACs", "what"], rows, [self.verdict], words=1)
 
-    def lead(self, other: str) -> tuple[float, float, float]:
-        """Return the mean lead of the slim model over another (positive: better), and its 95 % interval."""
-        sign = 1 if self.score == "accuracy" else -1
-        pairs = zip(self.entry(SLIM).scores, self.entry(other).scores, strict=True)
-        leads = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
-        # Rounded, so that leads that cancel out over seeds give 0 and not 1e-17.
-        return (round(float(np.mean(leads)), 12) if leads else math.nan, *_interval(leads))
+    @cached_property
+    def _leads(self) -> dict[str, Lead]:
+        sign = -1 if self.score == "loss" else 1
 
-    def standing(self, other: str) -> Literal["better", "worse", "open"]:
-        """Return "better" or "worse" if the interval of the lead excludes 0, else "open"."""
+        def signed(entry: Entry) -> list[float | None]:
+            return [None if score is None else sign * score for score in entry.scores]
+
+        others = {entry.name: signed(entry) for entry in self.entries if entry.name != SLIM and not entry.like}
+        leads = compare_with_others(signed(self.entry(SLIM)), others, apart=(RANDOM,), looks=self.looks)
+        itself = Lead(0.0, 0.0, 0.0)
+        return leads | {entry.name: leads.get(entry.like, itself) for entry in self.entries if entry.like}
+
+    def lead(self, other: str) -> tuple[float, float, float]:
+        """Return the mean lead of the slim model over another (positive: better), and its interval.
+
+        The intervals of all other models hold at once with 95 % confidence.
+        """
+        lead = self._leads[other]
+        return lead.mean, lead.low, lead.high
+
+    def standing(self, other: str) -> LeadStanding:
+        """Return how the slim model stands against another.
+
+        "better" or "worse" if the interval of the lead excludes 0, "level" if it lies within `LEVEL`, else "open".
+        """
         _, low, high = self.lead(other)
+        within = LEVEL[self.score] * (1 if self.score == "accuracy" else abs(self.entry(DENSE).mean))
+        if -within <= low and high <= within:
+            return "level"
         return "better" if low > 0 else "worse" if high < 0 else "open"
+
+    def rivals(self, standing: LeadStanding | None = None) -> list[Entry]:
+        """Return the models of the suggestion's size, of which it has this standing."""
+        others = [e for e in self.entries if e.name not in (SLIM, DENSE, *OTHER_BUDGET)]
+        return [e for e in others if standing is None or self.standing(e.name) == standing]
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """The names of the models against which nothing is decided."""
+        return tuple(entry.name for entry in self.entries if entry.name != SLIM and self.standing(entry.name) == "open")
 
     @property
     def verdict(self) -> str:
-        """A sentence per other model: whether the slim model is better, worse or not shown to be better."""
+        """A sentence per other model: whether the slim model is better, worse, level or not shown to be better."""
         return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
 
     def _against(self, other: Entry) -> str:
@@ -193,22 +246,41 @@ class Verification(Json):
         unit = " points" if self.score == "accuracy" else ""
         scale = 100 if self.score == "accuracy" else 1
         margin = f"{scale * abs(lead):.2g}{unit}"
-        what = f"{other.name} ({other.about})"
-        between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(self.seeds)} seeds"
+        what = f"{other.name} ({other.about}{self._cost_mismatch(other)})"
+        if other.like == SLIM:
+            return f"It is {what}."
+        between = f"95 % interval {scale * low:+.2g} to {scale * high:+.2g}, {len(other.scores)} seeds"
         if math.isinf(low):
             between = "one seed, so the uncertainty is unknown"
         ahead = lead >= 0
-        if other.name == DENSE:
-            if self.score == "loss":
-                return f"Its loss is {margin} {'lower' if ahead else 'higher'} than the dense model's ({between})."
-            return f"It scores {margin} {'above' if ahead else 'below'} the dense model ({between})."
+        apart = ("more loss", "less loss") if self.score == "loss" else ("below", "above")
         standing = self.standing(other.name)
+        if other.name == DENSE:
+            level = "It is level with the dense model: " if standing == "level" else ""
+            if self.score == "loss":
+                said = f"its loss is {margin} {'lower' if ahead else 'higher'} than the dense model's ({between})."
+            else:
+                said = f"it scores {margin} {'above' if ahead else 'below'} the dense model ({between})."
+            return level + said if level else said[0].upper() + said[1:]
+        if standing == "level":
+            return f"It is level with {what}: {margin} {apart[ahead]} ({between})."
         if standing == "better":
             return f"It is better than {what} by {margin} ({between})."
         if standing == "worse":
-            return f"It is worse than {what} by {margin} ({between}): do not follow it."
-        apart = ("below", "above") if self.score == "accuracy" else ("more loss", "less loss")
+            advice = "" if other.name in OTHER_BUDGET else ": do not follow it"
+            return f"It is worse than {what} by {margin} ({between}){advice}."
         return f"It is not shown to be better than {what}: {margin} {apart[ahead]} ({between})."
+
+    def _cost_mismatch(self, other: Entry) -> str:
+        """Return a remark on the parameters or MACs of another model, where they are not the suggestion's."""
+        own = self.entry(SLIM)
+        shares = {
+            word: getattr(other, what) / getattr(own, what)
+            for what, word in WORDS.items()
+            if getattr(own, what) and getattr(other, what) is not None
+        }
+        said = [f"{share:.0%} of its {word}" for word, share in shares.items() if abs(share - 1) > _MISMATCH]
+        return f"; {' and '.join(said)}" if said else ""
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
@@ -216,5 +288,5 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2:
         return -math.inf if values else math.nan, math.inf if values else math.nan
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2)) * error
+    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * error
     return mean - half, mean + half

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from dst_analyze.model.loading.module_finder import MADE_FROM_FILE
 from dst_analyze.slimming.attention import HeadAttention
 from dst_analyze.slimming.source.literals import SourceError, is_plain, literal
+from dst_analyze.slimming.source.templates import Piece, Slot, Template, joined, rendered, separated, with_role
 
 _RECURRENT = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
 _RECURRENT_DEFAULTS = {
@@ -27,6 +29,16 @@ _HARMLESS = {"__init__", "__repr__", "__setstate__", "extra_repr", "reset_parame
 
 
 WITH_PARTS = "with_parts"
+_REQUIRED: Any = object()
+# Short names of what an argument of a class is, behind the name of the part: ``conv1_out``.
+_ROLES = {
+    **dict.fromkeys(("in_channels", "in_features", "input_size", "in1_features"), "in"),
+    **dict.fromkeys(("out_channels", "out_features", "hidden_size", "out_dim"), "out"),
+    **dict.fromkeys(("num_features", "normalized_shape", "num_channels", "embedding_dim", "num_parameters"), "width"),
+    "num_heads": "heads",
+    "kernel_size": "kernel",
+    "embed_dim": "in",
+}
 _TORCH_LAYERS = frozenset(kind for kind in vars(nn).values() if isinstance(kind, type)) - {nn.Module}
 
 
@@ -57,31 +69,48 @@ class Imports:
         self._names[name] = module
         return name
 
+    def names(self) -> list[str]:
+        """Return the names that are imported from third-party modules."""
+        return list(self._names)
+
     def lines(self, functional: bool) -> list[str]:
         """Return the import lines of torch and of third-party modules."""
-        own = [f"from {module} import {name}" for name, module in sorted(self._names.items(), key=lambda kv: kv[::-1])]
-        torchs = [
-            "import torch",
-            "from safetensors.torch import load_file",
-            "from torch import nn",
-            *(["from torch.nn import functional as F"] if functional else []),
+        named: dict[str, list[str]] = {"safetensors.torch": ["load_file"], "torch": ["nn"]}
+        if functional:
+            named["torch.nn"] = ["functional as F"]
+        for name, module in self._names.items():
+            named.setdefault(module, []).append(name)
+        froms = [
+            f"from {module} import {', '.join(sorted(named[module], key=_import_order))}" for module in sorted(named)
         ]
-        return [*torchs, *own]
+        return ["import torch", *froms]
 
-    def standard(self) -> list[str]:
+    def standard(self, ordered: bool) -> list[str]:
         """Return the import lines of the standard library."""
-        return [*(f"import {name}" for name in sorted(self._modules)), "from pathlib import Path"]
+        modules = [f"import {name}" for name in sorted(self._modules)]
+        return [*modules, *(["from collections import OrderedDict"] if ordered else []), "from pathlib import Path"]
+
+
+def _import_order(name: str) -> tuple[bool, bool, str]:
+    """Return the key by which formatters sort names: constants, classes, functions."""
+    return not name.isupper(), not name[:1].isupper(), name
 
 
 def construct(module: nn.Module, imports: Imports) -> str:
     """Return the expression that builds a layer like this one, with new weights."""
+    return rendered(constructor(module, imports))
+
+
+def constructor(module: nn.Module, imports: Imports, was: Mapping[str, Any] | None = None) -> Template:
+    """Return the expression that builds a layer, its literals as slots; ``was`` has their values before slimming."""
     kind = _constructor_class(type(module))
     if module._forward_hooks or module._forward_pre_hooks:
         raise SourceError(f"a {kind.__name__} has a hook, as of an old spectral_norm, which no file can register")
     if isinstance(module, HeadAttention):
         name = "HeadAttention"
     elif type(module).__name__ == "StochasticDepth" and type(module).__module__.startswith("torchvision."):
-        return f"StochasticDepth({literal(float(module.p))}, {literal(str(module.mode))})"  # type: ignore[arg-type]
+        probability, mode = Slot(float(module.p), "drop"), literal(str(module.mode))  # type: ignore[arg-type]
+        return ("StochasticDepth(", probability, f", {mode})")
     elif kind in _TORCH_LAYERS:
         name = f"nn.{kind.__name__}"
     else:
@@ -89,14 +118,23 @@ def construct(module: nn.Module, imports: Imports) -> str:
     arguments = _recurrent(module) if isinstance(module, nn.RNNBase) else _arguments(module, kind)
     parts: dict[str, nn.Module] = {}
     if not name.startswith("nn.") and not isinstance(module, HeadAttention):
-        parts = _check_rebuilds(module, kind, dict(arguments))
+        given = {key: value for key, value, default in arguments if default is _REQUIRED or value != default}
+        parts = _check_rebuilds(module, kind, given)
     required = [key for key, parameter in inspect.signature(kind).parameters.items() if _is_required(parameter)]
     if isinstance(module, nn.RNNBase):
         required = ["input_size", "hidden_size"]
-    call = f"{name}({', '.join(literal(v) if key in required else f'{key}={literal(v)}' for key, v in arguments)})"
+    pieces: list[Piece] = [f"{name}("]
+    for key, value, default in arguments:
+        before = ", " if key in required else f", {key}="
+        options = {} if default is _REQUIRED else {"default": default}
+        if was and key in was:
+            options["was"] = literal(_simple(module, key, was[key]))
+        pieces.append(Slot(value, _ROLES.get(key, key), before, key=key, **options))
+    call = (*pieces, ")")
     if not parts:
         return call
-    return f"{WITH_PARTS}({call}, {', '.join(f'{key}={construct(part, imports)}' for key, part in parts.items())})"
+    made = [joined(f"{key}=", with_role(constructor(part, imports), key)) for key, part in parts.items()]
+    return joined(f"{WITH_PARTS}(", call, ", ", separated(made), ")")
 
 
 def _constructor_class(kind: type[nn.Module]) -> Any:
@@ -114,27 +152,34 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return positional and parameter.default is parameter.empty
 
 
-def _arguments(module: nn.Module, kind: type[nn.Module]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+def _arguments(module: nn.Module, kind: type[nn.Module]) -> list[tuple[str, Any, Any]]:
+    """Return the constructor's arguments: name, value and default."""
+    found: list[tuple[str, Any, Any]] = []
     for key, parameter in inspect.signature(kind).parameters.items():
-        if (
-            key in ("device", "dtype")
-            or key.startswith("_")
-            or parameter.kind
-            in (
-                parameter.VAR_KEYWORD,
-                parameter.VAR_POSITIONAL,
-            )
-        ):
+        several = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if key in ("device", "dtype") or key.startswith("_") or several:
             continue
         if not hasattr(module, key):
             if _is_required(parameter):
                 raise SourceError(f"a {kind.__name__} does not say which {key} it was built with")
             continue
         value = _simple(module, key, getattr(module, key))
-        if parameter.default is parameter.empty or value != parameter.default:
-            found.append((key, value))
+        if parameter.default is parameter.empty:
+            found.append((key, value, _REQUIRED))
+        elif _is_written(value) and _is_written(parameter.default):
+            found.append((key, value, parameter.default))
+        elif value != parameter.default:
+            found.append((key, value, _REQUIRED))
     return found
+
+
+def _is_written(value: Any) -> bool:
+    """Return True if a value has a literal."""
+    try:
+        literal(value)
+    except SourceError:
+        return False
+    return True
 
 
 def _simple(module: nn.Module, key: str, value: Any) -> Any:
@@ -144,13 +189,15 @@ def _simple(module: nn.Module, key: str, value: Any) -> Any:
         raise SourceError(f"a {type(module).__name__} was built with a tensor as its {key}")
     if isinstance(module, nn.modules.conv._ConvNd) and isinstance(value, tuple) and len(set(value)) == 1:
         return value[0]
+    if key == "normalized_shape" and isinstance(value, tuple) and len(value) == 1:
+        return value[0]
     return value
 
 
-def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any]]:
+def _recurrent(module: nn.RNNBase) -> list[tuple[str, Any, Any]]:
     extra = {"LSTM": ("proj_size",), "RNN": ("nonlinearity",)}.get(type(module).__name__, ())
-    found = [(key, getattr(module, key)) for key in (*_RECURRENT, *extra)]
-    return [(key, value) for key, value in found if key not in _RECURRENT_DEFAULTS or value != _RECURRENT_DEFAULTS[key]]
+    keys = (*_RECURRENT, *extra)
+    return [(key, getattr(module, key), _RECURRENT_DEFAULTS.get(key, _REQUIRED)) for key in keys]
 
 
 def _check_rebuilds(module: nn.Module, kind: type[nn.Module], arguments: dict[str, Any]) -> dict[str, nn.Module]:

@@ -9,24 +9,42 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.source.constructors import Imports, construct
 from dst_analyze.slimming.source.literals import SourceError
+from dst_analyze.slimming.source.places import lines_of, remarks
 
 
 def changed_lines(traced: TracedModel, slim: nn.Module) -> pd.DataFrame:
-    """Return the layers whose constructor calls differ between the model and the slim one, with both calls."""
+    """Return the layers that are built in another way in the slim model, with both calls and what to write where.
+
+    ``line`` is a statement for the user's source, ``place`` the class and line where it belongs, and ``remark`` says
+    what else has to change, or that the class cannot express it.
+    """
     assert traced.graph_module is not None
     before, after = dict(traced.graph_module.named_modules()), dict(slim.named_modules())
-    rows = []
+    calls: dict[str, tuple[str, str]] = {}
     for name, module in before.items():
         if name in after and not any(module.children()):
-            old, new = _call(module), _call(after[name])
-            if old != new:
-                rows.append((name, old, new))
+            calls[name] = _call(module), _call(after[name])
+    changed = {name for name, (old, new) in calls.items() if old != new}
     own = {name: tuple(p.shape) for name, p in slim.named_parameters(recurse=True)}
-    modules = {name for name, _, _ in rows}
-    for name, parameter in traced.graph_module.named_parameters():
-        if name in own and own[name] != tuple(parameter.shape) and name.rpartition(".")[0] not in modules:
-            rows.append((name, f"shape {tuple(parameter.shape)}", f"shape {own[name]}"))
-    return pd.DataFrame(rows, columns=["layer", "before", "after"])
+    shapes = {
+        name: (f"shape {tuple(parameter.shape)}", f"shape {own[name]}")
+        for name, parameter in traced.graph_module.named_parameters()
+        if name in own and own[name] != tuple(parameter.shape) and name.rpartition(".")[0] not in changed
+    }
+    lines = lines_of(traced.model, list(calls))
+    rows = []
+    for name, said in remarks(lines, calls).items():
+        old, new = calls[name]
+        line = lines.get(name)
+        written = f"{line.target} = {new}" if line is not None and line.target else new
+        rows.append((name, old, new, written, line.place if line else "", _with_item(line, said)))
+    rows += [(name, old, new, "", "", "a parameter: give it this shape") for name, (old, new) in shapes.items()]
+    return pd.DataFrame(rows, columns=["layer", "before", "after", "line", "place", "remark"])
+
+
+def _with_item(line: object, said: str) -> str:
+    item = getattr(line, "item", "")
+    return "; ".join(filter(None, (f"item {item}" if item else "", said)))
 
 
 def _call(module: nn.Module) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 from dst_analyze.errors import ModelError
 
 _WIDTH = 120
-_RESERVED = {"torch", "nn", "F", "math", "operator", "self", "Path", "WEIGHTS", "load_file", "Block", *dir(builtins)}
+_RESERVED = {"torch", "nn", "F", "math", "operator", "self", "Path", "WEIGHTS", "load_file", *dir(builtins)}
 
 
 class SourceError(ModelError):

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors.torch import save
-from torch import fx, nn
+from torch import fx
 
 from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.slimming.attention import HeadAttention
-from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports, construct
-from dst_analyze.slimming.source.literals import attribute, identifier, is_listed, is_plain, literal, wrapped
-from dst_analyze.slimming.source.statements import forward_lines
-
-_INDENT = " " * 4
+from dst_analyze.slimming.source.comparison import is_same_model
+from dst_analyze.slimming.source.constructors import WITH_PARTS, Imports
+from dst_analyze.slimming.source.example_inputs import example_lines
+from dst_analyze.slimming.source.layers import PARTS
+from dst_analyze.slimming.source.literals import SourceError, identifier, literal, wrapped
+from dst_analyze.slimming.source.modules import all_paths, kept_kinds, write_modules
 
 
 def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
@@ -67,11 +67,37 @@ def source_and_weights(slim: fx.GraphModule) -> tuple[bytes, bytes]:
 
 
 def source_of_model(slim: fx.GraphModule) -> str:
-    """Return the text of the Python file of a slim model."""
+    """Return the text of the Python file of a slim model, split as the model's own classes are.
+
+    The text is executed and compared with the model. A class that does not compute the same is written into the
+    forward of its caller.
+    """
+    for flat in _ways_to_split(slim):
+        try:
+            text, scattered = _text(slim, flat)
+            if is_same_model(text, slim):
+                shorter = _text(slim, flat | scattered)[0] if scattered else text
+                return shorter if len(shorter) < len(text) and is_same_model(shorter, slim) else text
+        except SourceError:
+            raise
+        except Exception:  # a form that cannot be split in this way
+            continue
+    return _text(slim, all_paths(slim))[0]
+
+
+def _ways_to_split(slim: fx.GraphModule) -> Iterator[set[str]]:
+    """Yield sets of modules to write into their callers: none, then those of one class after another, then all."""
+    yield set()
+    kinds = kept_kinds(slim)
+    yield from (set(paths) for paths in kinds.values())
+
+
+def _text(slim: fx.GraphModule, flat: Collection[str]) -> tuple[str, set[str]]:
+    """Return the text, and the modules of kinds that it has many classes for, one for each form of their calls."""
     name = identifier(re.sub(r"\W", "_", type(slim).__name__))
     imports = Imports()
-    layers, body = _Layers(slim, imports).lines(), forward_lines(slim, imports)
-    helpers = list(_helpers(layers, slim))
+    classes = write_modules(slim, name, imports, reserved=_RESERVED, flat=flat)
+    helpers = list(_helpers("\n".join(written.text for written in classes), slim))
     count = sum(parameter.numel() for parameter in slim.parameters())
     heading = [
         f'"""{name}: {count:,} parameters.',
@@ -79,103 +105,22 @@ def source_of_model(slim: fx.GraphModule) -> str:
         "Written by dst-analyze. `build_model()` gives the model, its weights from the safetensors file beside it.",
         '"""',
     ]
-    own = [
-        f"class {name}(nn.Module):",
-        f"{_INDENT}def __init__(self) -> None:",
-        f"{_INDENT * 2}super().__init__()",
-        *layers,
-        "",
-        *body,
-    ]
-    functional = any("F." in line for line in (*body, *helpers))
-    top = [*heading, "", *imports.standard(), "", *imports.lines(functional), "", f"WEIGHTS = {_WEIGHTS}"]
-    parts = ["\n".join(top), *helpers, "\n".join(own), _builder(slim, name), _example(slim)]
-    return "\n\n\n".join(part for part in parts if part) + "\n"
+    texts = [*helpers, *(written.text for written in classes)]
+    functional = any("F." in text for text in texts)
+    ordered = any("OrderedDict(" in text for text in texts)
+    top = [*heading, "", *imports.standard(ordered), "", *imports.lines(functional), "", f"WEIGHTS = {_WEIGHTS}"]
+    parts = ["\n".join(top), *texts, _builder(slim, name), example_lines(slim)]
+    forms = Counter(written.kind for written in classes)
+    scattered = {path for written in classes if forms[written.kind] > _MOST_FORMS for path in written.calls}
+    return "\n\n\n".join(part for part in parts if part) + "\n", scattered
 
 
+_MOST_FORMS = 6
 _WEIGHTS = 'Path(__file__).with_suffix(".safetensors")'
+_RESERVED = ("HeadAttention", "StochasticDepth", WITH_PARTS, PARTS, "OrderedDict", "build_model", "example_inputs")
 
-
-# --- layers -----------------------------------------------------------------------------------------------------
-
-
-class _Layers:
-    """The lines of ``__init__``: every submodule and tensor in its order, with a comment where a width changed."""
-
-    def __init__(self, slim: fx.GraphModule, imports: Imports) -> None:
-        self._slim, self._imports = slim, imports
-        self._was = slim.meta.get("was", {})
-        self._persistent = set(slim.state_dict())
-        self._seen: dict[int, str] = {}
-        self._ties: list[str] = []
-
-    def lines(self) -> list[str]:
-        """Return the lines, with tied parameters last."""
-        indent = _INDENT * 2
-        lines: list[str] = []
-        for name, value in _children(self._slim):
-            if is_plain(name):
-                lines += self._part(f"self.{name} = ", value, "", name, indent)
-            else:
-                lines += self._part(f"setattr(self, {literal(name)}, ", value, ")", name, indent)
-        return [*lines, *(f"{indent}{tie}" for tie in self._ties)]
-
-    def _part(self, before: str, value: Any, after: str, path: str, indent: str) -> list[str]:
-        if type(value) is nn.Module:
-            return self._container(before, value, after, path, indent)
-        code, note = self._tensor(value, path) if isinstance(value, torch.Tensor) else self._layer(value, path)
-        whole, end = (before + code + after, "") if after == ")" else (before + code, after)
-        line = wrapped(whole, indent, len(end)) + end
-        if not note:
-            return [indent + line]
-        if len(indent + line) + len(note) + 2 <= 120 and "\n" not in line:
-            return [f"{indent}{line}  {note}"]
-        return [f"{indent}{note}", indent + line]
-
-    def _container(self, before: str, value: nn.Module, after: str, path: str, indent: str) -> list[str]:
-        """Return the lines of a container: a Sequential (never called) for numbered parts, else a Block."""
-        lines: list[str] = []
-        for name, child in _children(value):
-            key, end = ("", ",") if is_listed(value) else (f"{name}=", ",")
-            if not is_listed(value) and not is_plain(name):
-                key, end = f"**{{{literal(name)}: ", "},"
-            lines += self._part(key, child, end, f"{path}.{name}", indent + _INDENT)
-        kind = "nn.Sequential" if is_listed(value) else "Block"
-        return [f"{indent}{before}{kind}(", *lines, f"{indent}){after}"]
-
-    def _layer(self, value: nn.Module, path: str) -> tuple[str, str]:
-        for own, parameter in value.named_parameters():
-            self._tie(f"{path}.{own}", parameter)
-        was = ", ".join(f"{key}={literal(old)}" for key, old in sorted(self._was.get(path, {}).items()))
-        return construct(value, self._imports), f"# was {was}" if was else ""
-
-    def _tensor(self, tensor: torch.Tensor, path: str) -> tuple[str, str]:
-        shape, kind = literal(tuple(tensor.shape)), str(tensor.dtype)
-        was = self._was.get(path, {}).get("shape")
-        note = f"# was {literal(was)}" if was else ""
-        made = f"torch.zeros({shape})" if kind == "torch.float32" else f"torch.zeros({shape}, dtype={kind})"
-        if not isinstance(tensor, nn.Parameter):
-            return f"nn.Buffer({made}{'' if path in self._persistent else ', persistent=False'})", note
-        self._tie(path, tensor)
-        if tensor.is_floating_point() and tensor.numel() > 1:  # a reasonable initialisation without the weights file
-            made = f"torch.randn({shape}) * {float(tensor.detach().float().std()):.3g}"
-        return f"nn.Parameter({made})", note
-
-    def _tie(self, path: str, tensor: torch.Tensor) -> None:
-        """Record a parameter; one that was seen under another name becomes an assignment that ties both."""
-        first = self._seen.setdefault(id(tensor), path)
-        if first != path:
-            self._ties.append(f"{attribute('self', path, self._slim)} = {attribute('self', first, self._slim)}")
-
-
-def _children(module: nn.Module) -> list[tuple[str, Any]]:
-    """Return the parameters, buffers and submodules of a container by name."""
-    tensors = [*module._parameters.items(), *module._buffers.items()]
-    return [(name, value) for name, value in (*tensors, *module._modules.items()) if value is not None]
-
-
-_BLOCK = '''class Block(nn.Module):
-    """A named part of the model; what it does is written in the model's forward."""
+_PARTS = '''class Parts(nn.Module):
+    """A named part of the model; what it does is written in the forward of the module that holds it."""
 
     def __init__(self, /, **parts: object) -> None:
         super().__init__()
@@ -202,10 +147,9 @@ _DEPTH = '''class StochasticDepth(nn.Module):
         return x * (kept / (1.0 - self.p) if self.p < 1.0 else kept)'''
 
 
-def _helpers(lines: list[str], slim: fx.GraphModule) -> Iterator[str]:
-    text = "\n".join(lines)
-    if "Block(" in text:
-        yield _BLOCK
+def _helpers(text: str, slim: fx.GraphModule) -> Iterator[str]:
+    if f"{PARTS}(" in text:
+        yield _PARTS
     if f"{WITH_PARTS}(" in text:
         yield _WITH_PARTS
     if "StochasticDepth(" in text:
@@ -236,29 +180,3 @@ def _builder(slim: fx.GraphModule, name: str) -> str:
             "        model.get_parameter(name).requires_grad_(False)",
         ]
     return "\n".join([*lines, "    return model"])
-
-
-_FEW = 16  # the most numbers of an integer input that are written out, such as sequence lengths
-
-
-def _input_expression(tensor: torch.Tensor) -> str:
-    shape, dtype = literal(tuple(tensor.shape)), f", dtype={tensor.dtype}"
-    if tensor.is_floating_point():
-        return f"torch.randn({shape}{'' if tensor.dtype == torch.float32 else dtype})"
-    if tensor.numel() > _FEW or tensor.is_meta or tensor.is_complex() or not tensor.any():
-        return f"torch.zeros({shape}{dtype})"
-    return f"torch.tensor({literal(tensor.tolist())}{dtype})"
-
-
-def _example(slim: fx.GraphModule) -> str:
-    """Return ``example_inputs()`` with inputs of the example's shapes: noise, or the example's own few integers."""
-    tensors = slim.meta.get("inputs")
-    if not tensors:
-        return ""
-    made = [_input_expression(tensor) for tensor in tensors]
-    return "\n".join(
-        [
-            "def example_inputs() -> tuple[torch.Tensor, ...]:",
-            wrapped(f"    return ({', '.join(made)}{',' * (len(made) == 1)})", "    "),
-        ]
-    )

@@ -21,6 +21,7 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
 from dst_analyze.slimming.surgery.fit_calls import CallSite, fit_call
 from dst_analyze.slimming.surgery.fit_modules import fit_module
+from dst_analyze.slimming.surgery.variants import apply_variants, find_variants
 
 # Name of a group -> positions within the group of the units to remove.
 Removal = Mapping[str, Collection[int]]
@@ -43,18 +44,29 @@ def slim(
     coupling = coupling or couple_channels(traced)
     slimming = Slimming(coupling, kept_units(coupling, removal))
     with preserved(), quiet_inspection(), torch.no_grad():
-        built = _assemble(traced.graph_module, slimming, weights)
+        variants = find_variants(traced, lambda: _built(traced, Slimming(coupling, kept_units(coupling, {})), None))
+        built = _built(traced, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
-        _Fitter(built, slimming).run(*example_tensors(traced))
-        for node in built.graph.nodes:
-            _restore_training(node, built)
-        _use_input_device(built.graph, traced.inputs.tensors())
+        apply_variants(built, variants)
+        built.meta["notes"] = variants.notes
         remove_dead_nodes(built.graph)
-        built.delete_all_unused_submodules()
         _reorder(built, traced.model)
         built.graph.lint()
         built.recompile()
     return built.train(traced.model.training)
+
+
+def _built(traced: TracedModel, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
+    """Return the graph with fewer channels, as the model runs on the example in eval mode."""
+    assert traced.graph_module is not None
+    built = _assemble(traced.graph_module, slimming, weights)
+    _Fitter(built, slimming).run(*example_tensors(traced))
+    for node in list(built.graph.nodes):
+        _restore_training(node, built)
+    _use_input_device(built.graph, traced.inputs.tensors())
+    remove_dead_nodes(built.graph)
+    built.delete_all_unused_submodules()
+    return built
 
 
 def kept_units(coupling: Coupling, removal: Removal) -> Mask:

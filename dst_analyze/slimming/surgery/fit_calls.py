@@ -254,15 +254,20 @@ def _dims_of(site: CallSite, items: Sequence[Any], ndim: int) -> list[int | None
 
 
 def _moved_slice(site: CallSite, layout: Layout, dim: int, item: Any) -> Any:
-    """Return a slice with its bounds moved by the channels removed before them; other items are unchanged."""
+    """Return a slice with its bounds moved by the channels removed before them; other items are unchanged.
+
+    One in steps that no slice expresses any more becomes a list of places.
+    """
     if not isinstance(item, slice) or not layout.axes[dim]:
         return item
-    start, stop, step = slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim])
-    borders = [site.slimming.kept_before(layout, dim, place) for place in (start, stop)]
-    now = site.values(item)
-    after = int(layout.kept_places(site.slimming.keep, dim).sum())
-    if step != 1 or list(now.indices(after))[:2] == borders:
+    places = range(*slice(site.old(item.start), site.old(item.stop), item.step).indices(layout.shape[dim]))
+    kept = layout.kept_places(site.slimming.keep, dim)
+    left = [site.slimming.kept_before(layout, dim, place) for place in places if kept[place]]
+    if list(range(*site.values(item).indices(int(kept.sum())))) == left:
         return item
+    if places.step != 1:
+        return left
+    borders = [site.slimming.kept_before(layout, dim, place) for place in (places.start, places.stop)]
     return slice(None if item.start is None else borders[0], None if item.stop is None else borders[1], item.step)
 
 

@@ -12,9 +12,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from dst_analyze.run.events import Emit
+from dst_analyze.run.events import Emit, Notice
 from dst_analyze.sweep.engines.engine import run_pool
 from dst_analyze.sweep.engines.forkserver import context, defer_sigint, start_forkserver, users_method
+from dst_analyze.sweep.engines.gpus import next_gpu, trials_per_gpu
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.sending.serialize import UNSENDABLE, TaskTransport, copy_for_sending
 from dst_analyze.sweep.engines.sending.shared_memory import keep_storages_alive
@@ -32,11 +33,12 @@ class ProcessEngine:
     def __init__(self, jobs: int, request: Request | None = None) -> None:
         self.jobs, self.request = jobs, request
         self._light = False  # True once data could not be sent, so that the notice is not repeated
+        self._said: set[str] = set()  # warnings of workers
 
     def run(self, task: Task, jobs: Iterable[Job[Output]], emit: Emit) -> Generator[Output, None, None]:
         # A model and data that were loaded by name are not shared with the caller.
         sent = copy_for_sending(task) if self.request is None else task
-        pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit)
+        pool = _ProcessPool(TaskTransport(sent, self.request, emit, light=self._light), deque(jobs), emit, self._said)
         if pool.waiting:
             start_forkserver()
         yield from run_pool(pool, self.jobs, task, emit)
@@ -51,6 +53,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     started: float
+    gpu: int | None = None
     heard: bool = False
 
     def exit_reason(self) -> str:
@@ -64,10 +67,12 @@ class _Worker:
 class _ProcessPool:
     """The worker processes of one task; jobs of killed workers are repeated."""
 
-    def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit) -> None:
-        self.transport, self.waiting, self.emit = transport, waiting, emit
+    def __init__(self, transport: TaskTransport, waiting: deque[Job[Any]], emit: Emit, said: set[str]) -> None:
+        self.transport, self.waiting, self.emit, self.said = transport, waiting, emit, said
         self.running: list[_Worker] = []
         self.killed: Counter[str] = Counter()
+        on_gpu = transport.task.device.name == "cuda"
+        self.fitting = trials_per_gpu(transport.task.gpu_memory) if on_gpu else []
 
     @property
     def sendable(self) -> bool:
@@ -77,13 +82,15 @@ class _ProcessPool:
         """Send the next job to a new worker."""
         job = self.waiting[0]
         ours, theirs = context().Pipe(duplex=False)
-        sent = self.transport.payload, job, theirs, users_method()
+        taken = [worker.gpu for worker in self.running if worker.gpu is not None]
+        gpu = next_gpu(self.fitting, taken) if self.fitting else None
+        sent = self.transport.payload, job, theirs, users_method(), gpu
         # Not a daemon: a user's DataLoader may start worker processes.
         process = context().Process(target=work, args=sent, daemon=False)  # type: ignore[attr-defined]
         try:
             with defer_sigint(), keep_storages_alive():
                 process.start()
-                self.running.append(_Worker(job, process, ours, time.perf_counter()))
+                self.running.append(_Worker(job, process, ours, time.perf_counter(), gpu))
         except (*UNSENDABLE, BrokenPipeError) as error:
             ours.close()
             # A broken pipe: the worker died while it was unpickling.
@@ -108,7 +115,10 @@ class _ProcessPool:
                 if isinstance(message, JobResult):
                     self._leave(worker)
                     return message
-                self.emit(message)
+                if not (isinstance(message, Notice) and message.text in self.said):  # each worker warns anew
+                    self.emit(message)
+                if isinstance(message, Notice):
+                    self.said.add(message.text)
             if worker.process.is_alive():
                 return None
         except (EOFError, OSError, pickle.UnpicklingError):  # the worker died, perhaps while sending a message

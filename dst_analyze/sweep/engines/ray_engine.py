@@ -30,6 +30,7 @@ from dst_analyze.errors import DstError, InputError, OptionError
 from dst_analyze.model.user_errors import headline
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.sweep.engines.engine import run_pool
+from dst_analyze.sweep.engines.gpus import share_of_gpu
 from dst_analyze.sweep.engines.jobs import Job, JobResult, Output
 from dst_analyze.sweep.engines.process_engine import ATTEMPTS, UNREAD
 from dst_analyze.sweep.engines.ray_worker import VERSIONS, UnpickleFailed, pack, work
@@ -181,15 +182,16 @@ class ResourceRequest:
     """The CPUs and GPUs that a job reserves on a node."""
 
     cpus: int
-    gpus: int
+    gpus: float
 
     @classmethod
-    def of(cls, task: Task) -> ResourceRequest:
-        """Return one CPU per thread of a trial, but no more than the largest node has.
+    def of(cls, task: Task, jobs: int | None = None) -> ResourceRequest:
+        """Return one CPU per thread of a trial, but no more than the largest node has, and its share of a GPU.
 
-        Ray would let a job wait forever for a node that is large enough; with fewer CPUs it is only slower.
+        Ray would let a job wait forever for a node that is large enough; with fewer CPUs it is only slower. A trial has
+        a GPU for itself unless more ``jobs`` are asked for than the cluster has GPUs.
         """
-        gpus = int(task.device.name == "cuda")
+        gpus: float = int(task.device.name == "cuda")
         largest = max((int(node.get("CPU", 0)) for node in _nodes() if node.get("GPU", 0) >= gpus), default=0)
         if not largest:
             raise OptionError(
@@ -197,12 +199,14 @@ class ResourceRequest:
                 place="--engine ray",
                 hint="start such nodes and try again" + (", or give --device cpu" if gpus else ""),
             )
+        if gpus and jobs is not None:
+            gpus = share_of_gpu(jobs, sum(int(node.get("GPU", 0)) for node in _nodes()), task.gpu_memory)
         return cls(min(task.threads, largest), gpus)
 
     def fitting(self) -> int:
         """Return how many such jobs fit on the present nodes at once."""
         return sum(
-            min(int(node.get("CPU", 0)) // self.cpus, int(node.get("GPU", 0)) if self.gpus else 1 << 30)
+            min(int(node.get("CPU", 0)) // self.cpus, int(node.get("GPU", 0) // self.gpus) if self.gpus else 1 << 30)
             for node in _nodes()
         )
 
@@ -216,7 +220,7 @@ class RayEngine:
     """An engine of Ray tasks, for a process that is `connected`; at most ``jobs`` run at once, if given."""
 
     def __init__(self, task: Task, jobs: int | None, request: Request | None) -> None:
-        self.resources, self.limit, self.request = ResourceRequest.of(task), jobs, request
+        self.resources, self.limit, self.request = ResourceRequest.of(task, jobs), jobs, request
         self._light = False  # True once data could not be sent, so that the notice is not repeated
 
     @property

@@ -9,6 +9,7 @@ from typing import Literal
 
 from dst_analyze.errors import OptionError
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
+from dst_analyze.sweep.engines.gpus import default_gpu_jobs, refuse_jobs
 from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.engines.resources import cores, default_jobs
 from dst_analyze.sweep.planning.plan import Request
@@ -68,7 +69,13 @@ class Workers:
             yield ray_engine.RayEngine(task, self.jobs, request)
 
     def count(self, task: Task, job_count: int | None) -> int:
-        """Return how many jobs run at once: as many as requested, else as cores and memory allow."""
-        if self.jobs is not None or self.in_this_process:
-            return self.jobs or 1
-        return default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)
+        """Return how many jobs run at once: as many as requested, else as cores, GPUs and memory allow."""
+        gpu = task.device.name == "cuda" and self.engine == "local"
+        if self.in_this_process:
+            return 1
+        if self.jobs is not None:
+            if gpu and self.jobs > 1:
+                refuse_jobs(self.jobs, task.gpu_memory)
+            return self.jobs
+        count = default_jobs(task.threads, cores() if job_count is None else job_count, task.traced.params)
+        return min(count, default_gpu_jobs(task.gpu_memory)) if gpu else count

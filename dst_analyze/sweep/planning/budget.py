@@ -27,7 +27,7 @@ from dst_analyze.text import duration
 ALPHAS = ((1e-7, 1e-6, 1e-5), (1e-6, 1e-5))
 """The alphas that a budget buys, best first: those of the paper's figure 7, or its two stronger ones."""
 LONGEST = 4_500
-"""The most steps that a budget buys: half of a full-length run; docs/evidence.md has what longer sweeps gain."""
+"""The most steps that a budget buys: half of a full-length run; docs/experiments/short-sweeps.md compares lengths."""
 _UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
 _LENGTHS = ("steps", "epochs", "max_epochs", "warm_up")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from dst_analyze.errors import ModelError
 from dst_analyze.masking.layer import flat_layout, units_of
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.alpha_search import search_of
@@ -44,6 +45,12 @@ def plan_loop(
         data: What the report says of the data.
     """
     steps, family = meter.steps, meter.family
+    if not any(meter.rates):
+        raise ModelError(
+            f"the optimizer took {steps:,} {'step' if steps == 1 else 'steps'} at a learning rate of 0",
+            place="the first training",
+            hint="train longer, or shorten the schedule's warm-up",
+        )
     recipe = LoopRecipe(
         family=family,
         lr=max(meter.rates),

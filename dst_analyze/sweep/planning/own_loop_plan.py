@@ -9,7 +9,7 @@ from typing import Any
 from dst_analyze.errors import DataError, ModelError, OptionError
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.loading.load import LoadedModel
-from dst_analyze.model.tracing.trace import trace_model
+from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import AskedPace, default_warm_up
 from dst_analyze.run.events import Emit, Notice
@@ -26,7 +26,7 @@ from dst_analyze.text import duration
 
 _IGNORED = (
     "steps", "epochs", "until_stable", "max_epochs", "control", "batch_size", "lr", "optimizer", "schedule",
-    "weight_decay", "amp", "recipe", "device",
+    "weight_decay", "amp", "amp_dtype", "recipe", "device",
 )  # fmt: skip
 IGNORED = {name: f"--{name.replace('_', '-')}" for name in _IGNORED}
 """Options that speak of the tool's own loop."""
@@ -113,10 +113,15 @@ def plan_own_loop(
         )
     else:
         config, made = config.scaled(before[0].factor), before[1].model_copy(update={"versions": used_versions()})
-    family = first.meter.family if first else "other"
+    task = task_of(source, traced, config, made, first.meter.family if first else "other")
+    return OwnLoopPlan(task, made, first)
+
+
+def task_of(source: ModelSource, traced: TracedModel, config: SweepConfig, made: Manifest, family: str) -> Task:
+    """Return the task of a sweep that a loop of the user's trains, as its first training has planned it."""
     pace = AskedPace(made.clock, made.warm_up, made.unit)
     recipe = Recipe(family, 1.0, 0.0, "constant", 0.0, made.steps, made.clock, made.warm_up, made.unit, pace)
-    task = Task(
+    return Task(
         source=source,
         traced=traced,
         train_data=NoBatches(),
@@ -124,13 +129,13 @@ def plan_own_loop(
         config=config,
         steps=made.steps,
         accuracy=made.data.score == "accuracy",
+        told=made.data.score,
         recipe=recipe,
         device=Device("cpu"),
         threads=made.threads,
         own_loop=True,
         runs_as=made.model.form,
     )
-    return OwnLoopPlan(task, made, first)
 
 
 def _refuse_ignored(loaded: LoadedModel, options: Mapping[str, Any], data: Any) -> None:
@@ -138,7 +143,7 @@ def _refuse_ignored(loaded: LoadedModel, options: Mapping[str, Any], data: Any) 
         raise ModelError(
             "there is a fit(model) but no evaluate(model)",
             place=loaded.spec,
-            hint="define evaluate(model), which returns accuracy as a share, or a dict with score and higher_is_better",
+            hint="define evaluate(model), which returns a score, or a dict with score and higher_is_better",
         )
     defaults = {name: SweepConfig.model_fields[name].default for name in IGNORED}
     ignored = [flag for name, flag in IGNORED.items() if options.get(name, defaults[name]) != defaults[name]]

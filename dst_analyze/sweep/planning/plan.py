@@ -168,7 +168,7 @@ def _plan(
 ) -> Planned:
     """Return the task; ``check`` gets the model's name and the configuration before the slow part."""
     config = SweepConfig.checked(model="", model_args=args, **options)
-    device = Device.chosen(config.device, amp=config.amp)
+    device = Device.chosen(config.device, amp=config.amp, amp_dtype=config.amp_dtype)
     # Seeded, so that a model file with random weights or data gives the same ones every time.
     source = model_source(model, args, config)
     with seeded(config.seeds[0]), at(str(model) if isinstance(model, str | os.PathLike) else ""):
@@ -230,7 +230,7 @@ def _plan(
         description=found.description,
         name=data if isinstance(data, str) else "",
         stand_in=stand_in,
-        score="accuracy" if task.accuracy else "loss",
+        score=task.score,
         scored_on="test" if found.test else "train",
         sha256=digest,
     )

@@ -19,6 +19,7 @@ from dst_analyze.model.isolation import deep_copy, refuse_lazy
 from dst_analyze.model.loading.load import LoadedModel, load_model
 from dst_analyze.model.user_errors import is_out_of_memory, user_code
 from dst_analyze.sweep.data.batches import Batches, TensorBatches, first_batch
+from dst_analyze.sweep.engines.gpus import forget_locals, free_gpu_memory, peak_gpu_memory
 from dst_analyze.sweep.engines.resources import BYTES_PER_PARAMETER, free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.training.objective import (
     IGNORED,
@@ -107,6 +108,14 @@ def run_preflight(task: Task, loaded: LoadedModel, place: str) -> Task:
 
     If the step in channels-last format fails, it is taken again in the usual format before an error is reported.
     """
+    if task.device.name != "cuda":
+        return _stepped(task, loaded, place)
+    stepped: list[Task] = []
+    needed = peak_gpu_memory(lambda: stepped.append(_stepped(task, loaded, place)))
+    return replace(stepped[0], gpu_memory=needed)
+
+
+def _stepped(task: Task, loaded: LoadedModel, place: str) -> Task:
     if any(loaded.model.get_parameter(layer.parameter).ndim == 4 for layer in task.traced.layers):
         innermost = replace(task, device=replace(task.device, channels_last=True))
         with suppress(DataError):
@@ -131,6 +140,7 @@ def step_once(task: Task, loaded: LoadedModel, place: str) -> Task:
             outputs = _step(task, loaded, masked, batch, place)
     except DataError as error:
         if is_out_of_memory(error.__cause__):
+            forget_locals(error.__cause__)
             error.hint = _batches_that_fit(task, loaded, masked, batch)
         elif _ONE_SAMPLE in str(error.__cause__):
             error.hint = "batch norm needs two samples or more per batch: give --batch-size 2 or more"
@@ -238,9 +248,10 @@ def gradient_noise(task: Task, model: nn.Module) -> float | None:
             masked.zero_grad()
             with task.device.precision():
                 _, loss = objective.step(masked, batch)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss * task.device.loss_scale)
             if masked.thresholds.grad is not None:
-                squares += (masked.thresholds.grad.double().square() - squares) / number
+                gradient = masked.thresholds.grad.double() / task.device.loss_scale
+                squares += (gradient.square() - squares) / number
     return gradient_size(masked, squares)
 
 
@@ -250,11 +261,12 @@ def _expected(inputs: Inputs, example: Inputs) -> str:
 
 def _batches_that_fit(task: Task, loaded: LoadedModel, masked: MaskedModel, batch: Any) -> str:
     """Return a hint with the largest batch that fits, extrapolated from steps on two and on four samples."""
-    size, free = task.objective(loaded.model).inputs(batch).batch_size, free_memory()
+    gpu = task.device.name == "cuda"
+    size, free = task.objective(loaded.model).inputs(batch).batch_size, free_gpu_memory() if gpu else free_memory()
 
     def taken(samples: int) -> int:
         few = first_samples(batch, size, samples, listed=has_annotations(batch))
-        return peak_memory(lambda: _step(task, loaded, masked, few, ""))
+        return (peak_gpu_memory if gpu else peak_memory)(lambda: _step(task, loaded, masked, few, ""))
 
     try:
         two, four = taken(2), taken(4)

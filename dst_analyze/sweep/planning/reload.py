@@ -14,9 +14,9 @@ from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.files.paths import CONFIG, INPUTS, MANIFEST
 from dst_analyze.run.files.safe_read import is_there
+from dst_analyze.run.header import refuse_difference
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ExampleInputs, SweepRecord
-from dst_analyze.run.writer import refuse_difference
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
 from dst_analyze.sweep.planning.description.fingerprint import changed_code, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.plan import PlannedBefore, model_source, plan_sweep

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils._pytree import tree_map
@@ -18,30 +18,48 @@ _AVAILABLE: dict[str, Callable[[], bool]] = {  # in the order of preference
     "cpu": lambda: True,
 }
 
+AmpDtype = Literal["bfloat16", "float16"]
+READ_EVERY = 50
+"""Steps between two readings of losses from a GPU, at most: each reading waits for it."""
+
 
 @dataclass(frozen=True)
 class Device:
-    """A device by name; with ``amp``, autocast runs matmuls and convolutions in bfloat16.
+    """A device by name; with ``amp``, autocast runs matmuls and convolutions in ``amp_dtype``.
 
     ``channels_last``: batches of images are passed in torch's channels-last format, which makes convolutions faster
-    (docs/training.md); models that call ``view`` on their inputs may not support it.
+    (docs/how-to/training.md); models that call ``view`` on their inputs may not support it.
     """
 
     name: str = "cpu"
     amp: bool = False
     channels_last: bool = False
+    amp_dtype: AmpDtype = "bfloat16"
 
     @classmethod
-    def chosen(cls, asked: str, *, amp: bool = False) -> Device:
+    def chosen(cls, asked: str, *, amp: bool = False, amp_dtype: AmpDtype = "bfloat16") -> Device:
         """Return the requested device; for "auto" the best that this machine has. Raise if it is missing."""
         if asked == "auto":
-            return cls(next(name for name, there in _AVAILABLE.items() if there()), amp)
+            asked = next(name for name, there in _AVAILABLE.items() if there())
         if not _AVAILABLE[asked]():
             there = ", ".join(name for name, available in _AVAILABLE.items() if available())
             raise OptionError(
                 f"torch finds no {asked} device on this machine", place="--device", hint=f"available: auto, {there}"
             )
-        return cls(asked, amp)
+        if amp and amp_dtype == "bfloat16" and asked == "cuda" and not torch.cuda.is_bf16_supported():
+            raise OptionError(
+                f"{torch.cuda.get_device_name()} does not compute in bfloat16",
+                place="--amp",
+                hint="add --amp-dtype float16, which trains with a gradient scaler",
+            )
+        if not amp and amp_dtype != "bfloat16":
+            raise OptionError("it has no effect without --amp", place=f"--amp-dtype {amp_dtype}", hint="add --amp")
+        return cls(asked, amp, amp_dtype=amp_dtype)
+
+    @property
+    def on_host(self) -> bool:
+        """True if losses and counts can be read without waiting for a device."""
+        return self.name == "cpu"
 
     def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches with their tensors on the device."""
@@ -55,11 +73,21 @@ class Device:
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         images = self.channels_last and tensor.ndim == 4 and tensor.is_floating_point()
-        return tensor.to(self.name, memory_format=torch.channels_last if images else torch.preserve_format)
+        layout = torch.channels_last if images else torch.preserve_format
+        return to_device(tensor, self.name, memory_format=layout)
 
     def precision(self) -> AbstractContextManager[None]:
         """Return the autocast context for forward passes and losses."""
-        return torch.autocast(self.name, dtype=torch.bfloat16, enabled=self.amp)
+        return torch.autocast(self.name, dtype=getattr(torch, self.amp_dtype), enabled=self.amp)
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """Return a new gradient scaler, without which small gradients would be zero in float16; else None."""
+        return torch.amp.GradScaler(self.name) if self.amp and self.amp_dtype == "float16" else None
+
+    @property
+    def loss_scale(self) -> float:
+        """A fixed factor for losses whose gradients are only looked at, so that small ones are not zero in float16."""
+        return 2.0**10 if self.amp and self.amp_dtype == "float16" else 1.0
 
     def wait(self) -> None:
         """Wait until all queued work of the device is done, for timing."""
@@ -68,4 +96,22 @@ class Device:
 
     def describe(self) -> str:
         """Return the device and precision in words."""
-        return f"{self.name}, bfloat16 where safe" if self.amp else self.name
+        return f"{self.name}, {self.amp_dtype} where safe" if self.amp else self.name
+
+
+def read_all(values: Sequence[torch.Tensor]) -> list[float]:
+    """Return single values as numbers, waiting for their device once."""
+    if not values or values[0].is_cpu:
+        return [value.item() for value in values]
+    numbers: list[float] = torch.stack(list(values)).tolist()
+    return numbers
+
+
+def to_device(
+    tensor: torch.Tensor, device: str | torch.device, *, memory_format: torch.memory_format = torch.preserve_format
+) -> torch.Tensor:
+    """Return a tensor on a device; the copy to a GPU starts from pinned memory, so that nothing waits for it."""
+    to_gpu = torch.device(device).type == "cuda" and tensor.is_cpu
+    if to_gpu and not tensor.is_pinned() and tensor.layout is torch.strided:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, memory_format=memory_format, non_blocking=to_gpu)

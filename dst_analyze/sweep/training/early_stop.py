@@ -3,7 +3,7 @@
 The order is that of the remaining ratios at each measurement, compared by Kendall's tau. The window grows with the
 run, so that an order that drifts slowly is still seen to change. Before anything is pruned all orders are equal and
 carry no evidence. A trial runs for at least three fifths of its budget: the learning rate falls at half, and much of
-the order emerges after that. docs/evidence.md has the measurements behind these values.
+the order emerges after that. docs/experiments/short-sweeps.md has the measurements behind these values.
 """
 
 from __future__ import annotations

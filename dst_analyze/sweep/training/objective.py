@@ -17,6 +17,7 @@ from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.model.inputs.describe import BATCH_FORMS, describe_batch
 from dst_analyze.model.inputs.infer import batch_inputs, has_annotations
 from dst_analyze.model.inputs.inputs import Inputs
+from dst_analyze.sweep.training.device import to_device
 
 _TARGETS = ("labels", "label", "targets", "target", "y")
 """Keys of a dict batch that hold the target."""
@@ -66,7 +67,7 @@ class Objective:
             return outputs, self.loss(outputs, batch)
         assert self.custom is not None
         if isinstance(model, MaskedModel):  # the user's own module, with masked weights in place of its parameters
-            with model.substituted(model.masked_weights()):
+            with model.running.on(model.masked_weights):
                 return None, self.custom(model.model, batch)
         if type(model) is type(self.model):
             return None, self.custom(model, batch)
@@ -103,14 +104,14 @@ class Objective:
             )
         return F.mse_loss(scores, target.view_as(scores).to(scores.dtype))
 
-    def hits(self, outputs: Any, batch: Any) -> tuple[int, int]:
-        """Return the numbers of correct predictions and of labels; zeros if there are no labels."""
+    def hits(self, outputs: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the numbers of correct predictions and of labels; None if there are no labels."""
         scores, target = main_output(outputs), split_batch(batch, self.model)[1]
         if not is_classification(scores, target):
-            return 0, 0
+            return None
         known = target != IGNORED
         right = class_scores(scores, target).argmax(1) == target
-        return int((right & known).sum()), int(known.sum())
+        return (right & known).sum(), known.sum()
 
 
 def _in_place_of(original: nn.Module, rebuilt: nn.Module, calls: list[None]) -> nn.Module:
@@ -132,7 +133,7 @@ def _shuffled(inputs: Inputs, *, listed: bool = False) -> Inputs:
     order = torch.randperm(size)
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor[order.to(tensor.device)] if tensor.ndim and len(tensor) == size else tensor
+        return tensor[to_device(order, tensor.device)] if tensor.ndim and len(tensor) == size else tensor
 
     if listed and isinstance(inputs.args[0], list):  # of samples, beside a list of their annotations
         return Inputs(([inputs.args[0][at] for at in order.tolist()], *inputs.args[1:]), inputs.kwargs)

@@ -1,7 +1,7 @@
 """The training recipe of a run: optimizer, learning rate, schedule, weight decay, thresholds' clock and length.
 
 The paper trains for 160 epochs, a sweep for some thousand steps. The thresholds' learning rate is therefore a multiple
-of the weights' (the clock), and a cap bounds each of their steps. docs/training.md has the measurements.
+of the weights' (the clock), and a cap bounds each of their steps. docs/how-to/training.md has the measurements.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class Recipe:
             return _call_hook(self.hook, weights)
         make = OPTIMIZERS.get(self.family, OPTIMIZERS["sgd"])
         # Where all weights are frozen, an empty one carries the learning rate that the thresholds follow.
-        return make(weights or [nn.Parameter(torch.empty(0))], lr=self.lr, weight_decay=self.weight_decay)
+        # On a GPU a fused step reads the gradient scaler's verdict there; others wait for it.
+        options = {"fused": True} if weights and all(weight.is_cuda for weight in weights) else {}
+        return make(weights or [nn.Parameter(torch.empty(0))], lr=self.lr, weight_decay=self.weight_decay, **options)
 
     def describe(self) -> str:
         """Return the recipe in words, for a report."""

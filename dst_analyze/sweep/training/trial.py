@@ -26,10 +26,10 @@ from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit, TrialStep
 from dst_analyze.run.files.masks import pack_masks
-from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import ScoreKind, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.engines.resources import torch_threads
-from dst_analyze.sweep.training.device import Device
+from dst_analyze.sweep.training.device import READ_EVERY, Device
 from dst_analyze.sweep.training.learning import FEWEST_STEPS, guessing_loss, why_not_learned
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import PULSE, Readings
@@ -95,8 +95,15 @@ class Task:
     losses_in_training: bool = False  # see `Objective`
     warmed: Warmed = field(default_factory=dict)
     form: AskedForm = "auto"
+    told: ScoreKind | None = None  # what the model file's evaluate(model) returns
     own_loop: bool = False  # the model file's fit(model) trains, and its evaluate(model) scores
+    gpu_memory: int = 0  # bytes of a trial on a GPU, measured in the preflight
     runs_as: str = ""  # the form that trials are trained in, and why; set by the preflight
+
+    @property
+    def score(self) -> ScoreKind:
+        """What trials are scored by."""
+        return self.told or ("accuracy" if self.accuracy else "loss")
 
     def effective_alpha(self, key: TrialKey) -> float:
         """Return the factor of a trial's regulariser; zero for the dense trial."""
@@ -172,7 +179,7 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
             if key.alpha is not None:
                 model = task.mask(model).to(task.device.name)
                 readings = read(model)
-            step = _train(task, model, key, objective, task.steps, readings.on_step)
+            step = _train(task, model, key, objective, task.steps, readings.on_step, looks_every=readings.every)
             scores = evaluate(model, task.test_data.once(), objective, task.device)
             if not math.isfinite(scores.loss):
                 raise DivergedError(task.steps)
@@ -262,12 +269,20 @@ def trained_model(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.M
 
 
 def _train(
-    task: Task, model: nn.Module | MaskedModel, key: TrialKey, objective: Objective, steps: int, on_step: OnStep
+    task: Task,
+    model: nn.Module | MaskedModel,
+    key: TrialKey,
+    objective: Objective,
+    steps: int,
+    on_step: OnStep,
+    *,
+    looks_every: int = READ_EVERY,
 ) -> int:
     """Train in place by the task's recipe, with its schedule over ``steps``; return the number of steps taken."""
     return train(
         model, task.train_data.stream(key.seed), replace(objective, shuffled=key.control),
         *task.recipe.start(model, steps, alpha=task.effective_alpha(key)), task.device, steps=steps, on_step=on_step,
+        looks_every=looks_every,
     )  # fmt: skip
 
 

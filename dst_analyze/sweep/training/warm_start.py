@@ -1,7 +1,8 @@
 """The warm start of trials: weights that are trained once per seed before anything is masked.
 
-While weights are close to their initialisation, thresholds show that more than the task (docs/evidence.md). A trial
-that gets no such weights trains them itself, with bit-identical results, so that a resumed sweep gives the same ones.
+While weights are close to their initialisation, thresholds show that more than the task
+(docs/experiments/short-sweeps.md). A trial that gets no such weights trains them itself, with bit-identical results,
+so that a resumed sweep gives the same ones.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from dst_analyze.errors import DstError
 from dst_analyze.model.inputs.stand_in import describe_inputs
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
+from dst_analyze.run.header import RunHeader
 from dst_analyze.run.record import ExampleInputs, Manifest
-from dst_analyze.run.writer import RunHeader
 from dst_analyze.sweep.planning.description.graph_summary import layer_groups, summarize_graph
 
 

@@ -19,6 +19,7 @@ import torch
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.alpha_search import schedule_of, search_of
 from dst_analyze.sweep.data.batches import SCORED_AT_MOST, first_batch
+from dst_analyze.sweep.engines.gpus import free_gpu_memory
 from dst_analyze.sweep.engines.resources import free_memory, torch_threads
 from dst_analyze.sweep.planning.estimates.initial_alphas import HALVING
 from dst_analyze.sweep.planning.plan import Plan
@@ -165,7 +166,7 @@ def estimate_of(plan: Plan, jobs: int, *, in_workers: bool = True) -> Estimate:
         timed=min(len(dense.wall), len(masked.wall)),
         scoring=scoring.alone(task.threads, crowded=crowded),
         memory=_peak_memory(task),
-        free=free_memory(),
+        free=free_gpu_memory() if task.device.name == "cuda" else free_memory(),
         warm_up_step=warming.alone(task.warm_up_threads if wide else task.threads, crowded=crowded),
         starting=STARTING if in_workers else 0.0,
         ending=ENDING,

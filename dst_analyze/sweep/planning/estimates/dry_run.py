@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.record import TrialKey
@@ -15,8 +15,8 @@ NOTICEABLE = 1.15
 """How many times longer a sweep has to take beside other programs for that to be said."""
 
 
-def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield the estimate as rows of label and text; ``trainings`` are those of a proof."""
+def words(plan: Plan, cost: Estimate, trainings: Sequence[int] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the estimate as rows of label and text; ``trainings`` are those of a proof, the fewest first."""
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
     before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
@@ -37,8 +37,11 @@ def words(plan: Plan, cost: Estimate, trainings: int = 0) -> Iterator[tuple[str,
         now = duration(cost.seconds(cost.trials) * cost.busy)
         yield "", f"! other programs use {cost.others:.1f} cores: at the moment it would take about {now}"
     if trainings:
-        most = duration(cost.proof_seconds(trainings))
-        yield "proof", f"{trainings} more trainings of {cost.steps:,} steps, {most} at most"
+        few, many = (duration(cost.proof_seconds(count)) for count in (trainings[0], trainings[-1]))
+        counts, times = str(trainings[0]), few
+        if trainings[-1] > trainings[0]:
+            counts, times = f"{trainings[0]} to {trainings[-1]}", f"{few} to {many}"
+        yield "proof", f"{counts} more trainings of {cost.steps:,} steps, {times} at most"
     whole = cost.memory * cost.jobs
     yield (
         "memory",

@@ -107,7 +107,7 @@ def warning(travel: Travel, forecasts: Sequence[Forecast], weights: Magnitudes) 
     listed = ", ".join(alpha_label(each.alpha) for each in weak)
     needed = weights.threshold_keeping(1 - _REACHABLE_SHARE)
     return (
-        f"In {travel.recipe.steps:,} steps alpha {listed} cannot prune: thresholds reach at most "
+        f"In {travel.recipe.steps:,} steps alpha {listed} cannot prune anything: thresholds reach at most "
         f"{strongest.travel:.2g}, and only {strongest.pruned:.1%} of the weights start below that. "
         f"{_advice(travel, strongest.alpha, needed, weights)}"
     )
@@ -123,7 +123,7 @@ def _advice(travel: Travel, alpha: float, needed: float, weights: Magnitudes) ->
         return f"A learning rate of {rate:.1g} would reach them."
     steps = None if travel.asked is None or travel.noise is not None else enough_steps(travel, alpha, needed)
     longer = f", or {steps:,} steps at alpha {alpha_label(alpha)}" if steps else ""
-    return f"Alphas from {alpha_label(_rounded_up(wanted))} would{longer}."
+    return f"Use alphas of {alpha_label(_rounded_up(wanted))} or more{longer}."
 
 
 def enough_steps(travel: Travel, alpha: float, distance: float) -> int | None:

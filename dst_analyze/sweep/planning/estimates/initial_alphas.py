@@ -10,7 +10,7 @@ from dst_analyze.sweep.planning.estimates.forecast import Travel
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 
 HALVING = 1e-6
-"""The typical alpha, in the paper's scale, at which half of a model remains (docs/evidence.md)."""
+"""The typical alpha, in the paper's scale, at which half of a model remains (docs/experiments/plain-command.md)."""
 _SLOPE = -0.85  # of the log-odds of the remaining ratio against log alpha
 
 

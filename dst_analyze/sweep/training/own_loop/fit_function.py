@@ -5,23 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 
-from dst_analyze.errors import ModelError
 from dst_analyze.masking.training.attach import attachable
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit
-from dst_analyze.run.record import TrialKey, TrialOutput
+from dst_analyze.run.record import ScoreKind, TrialKey, TrialOutput
 from dst_analyze.sweep.training.own_loop.loop import LoopMeter
-from dst_analyze.sweep.training.own_loop.loop_trial import LoopTrial, Pace, ScoreKind, ToldScore, untrained_weights
+from dst_analyze.sweep.training.own_loop.loop_trial import LoopTrial, Pace, ToldScore, untrained_weights
 from dst_analyze.sweep.training.train import Scores
 from dst_analyze.sweep.training.trial import ModelSource, Task, seed_all, seeded, trained_model
 from dst_analyze.sweep.training.warm_start import Origin, origin, pack_weights
+
+
+@dataclass(frozen=True)
+class FunctionSource(ModelSource):
+    """A model in memory, with functions in place of the ``fit`` and ``evaluate`` of a model file."""
+
+    fit: Callable[[nn.Module], Any] | None = None
+    evaluate: Callable[[nn.Module], Any] | None = None
+
+    def load(self) -> LoadedModel:
+        """Return the model with its functions."""
+        return replace(super().load(), fit=self.fit, evaluate=self.evaluate)
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,6 @@ def train_first(source: ModelSource, traced: TracedModel, config: SweepConfig, e
 
 def run_own_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     """Train one model of a sweep by its file's own loop, as `run_trial` does by the tool's."""
-    kind: ScoreKind = "accuracy" if task.accuracy else "loss"
     with seeded(key.seed):
         loaded = task.source.load()
         model = deep_copy(loaded.model)
@@ -70,13 +81,7 @@ def run_own_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
         here = replace(task.traced, model=attachable(model))
         with trial.start(here, task.config, pace, weights=start, emit=emit):
             fit(loaded, model)
-        trial.told_score = told_score(loaded, model)
-    if trial.told_score.kind != kind:
-        raise ModelError(
-            f"this score is {trial.told_score.kind}, and the sweep's others are {kind}",
-            place=f"evaluate() of {loaded.spec}",
-            hint="return the same kind of score every time",
-        )
+        trial.told_score = told_score(loaded, model, task.score)
     return trial.output()
 
 
@@ -100,7 +105,7 @@ def train_plain(task: Task, build: Callable[[], nn.Module], seed: int) -> nn.Mod
 
 def own_scores(task: Task, model: nn.Module) -> Scores:
     """Return what the model file's ``evaluate`` says of a model."""
-    told = told_score(task.source.load(), model)
+    told = told_score(task.source.load(), model, task.score)
     return Scores(told.score if told.loss is None else told.loss, told.score, told.error)
 
 
@@ -111,12 +116,15 @@ def fit(loaded: LoadedModel, model: nn.Module) -> None:
     loaded.fit(model)
 
 
-def told_score(loaded: LoadedModel, model: nn.Module) -> ToldScore:
-    """Return what the file's ``evaluate`` says of a model, which is left in the mode it was in."""
+def told_score(loaded: LoadedModel, model: nn.Module, before: ScoreKind | None = None) -> ToldScore:
+    """Return what the file's ``evaluate`` says of a model, which is left in the mode it was in.
+
+    ``before`` is the kind of score that it has returned so far.
+    """
     assert loaded.evaluate is not None
     training = model.training
     try:
-        return ToldScore.of_hook(loaded.evaluate(model.eval()), f"evaluate() of {loaded.spec}")
+        return ToldScore.of_hook(loaded.evaluate(model.eval()), f"evaluate() of {loaded.spec}", before)
     finally:
         model.train(training)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.masking.training.threshold_training import leading_group, settle_gradient
+from dst_analyze.masking.training.threshold_training import calling_scaler, leading_group, settle_gradient
 from dst_analyze.sweep.training.recipe import NORMALISED, Recipe, family_of
 
 SETTLING = 60
@@ -72,9 +72,11 @@ class LoopMeter:
         self.family, self.optimizer_name = family_of(optimizer), type(optimizer).__name__
         self.momentum = float(group.get("momentum", 0.0)) if self.family == "sgd" else 0.0
         self.rates.append(float(group.get("lr", 1.0)))
-        if settle_gradient(self.masked):
-            gradient = self.masked.thresholds.grad
-            if gradient is not None and self._measuring:
+        gradient = self.masked.thresholds.grad
+        if gradient is not None:
+            scaler = calling_scaler()
+            settle_gradient(gradient, scaler)
+            if self._measuring and (scaler is None or bool(gradient.isfinite().all())):
                 self._squares.append(gradient.double().square())
             self.masked.thresholds.grad = None
         self.steps += 1

@@ -21,14 +21,13 @@ from dst_analyze.run.config import SweepConfig, ThresholdScale
 from dst_analyze.run.defaults import on_collapse_of
 from dst_analyze.run.events import Emit
 from dst_analyze.run.files.masks import pack_masks
-from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import ScoreKind, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import Readings, without_readings
 from dst_analyze.sweep.training.own_loop.loop import LoopMeter, Untouched
 from dst_analyze.sweep.training.warm_start import pack_weights, restore_weights
 
 Role = Literal["first", "warm-up", "reference", "masked"]
-ScoreKind = Literal["accuracy", "loss"]
 
 UNKNOWN = 10**9
 """Steps of a training that has not been seen yet: it is read at its end only."""
@@ -60,33 +59,42 @@ class ToldScore:
         loss: float | None = None,
         error: float | None = None,
         higher_is_better: bool = True,
+        share: bool | None = None,
         place: str = "trial.tell()",
+        before: ScoreKind | None = None,
     ) -> ToldScore:
-        """Return the score, or raise an `OptionError` if it is none."""
+        """Return the score, or raise an `OptionError` if it is none, or of another kind than those ``before``."""
         if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
             raise OptionError(
                 f"{score!r} is no score",
                 place=place,
                 hint='give a finite number; in a Study a training that diverged is told with trial.failed("...")',
             )
-        if higher_is_better and not 0 <= score <= 1:
+        kind = _kind(float(score), higher_is_better, share, before)
+        if kind == "accuracy" and not 0 <= score <= 1:
             raise OptionError(
-                f"a score of {score} is no share between 0 and 1",
+                f"a score of {score} is no share between 0 and 1{'' if share else ', as the scores before it are'}",
                 place=place,
-                hint="give accuracy as a share, or a loss with higher_is_better=False",
+                hint="tell all scores of a sweep in one unit; share=False from the first on, if they are no shares",
             )
-        if loss is None and not higher_is_better:
+        if before not in (None, kind):
+            raise OptionError(
+                f"this score is {_KINDS[kind]}, and the sweep's others are {_KINDS[before]}",
+                place=place,
+                hint="tell the same kind of score for every trial",
+            )
+        if loss is None and kind == "loss":
             loss = float(score)
-        return cls(float(score), "accuracy" if higher_is_better else "loss", loss, error)
+        return cls(float(score), kind, loss, error)
 
     @classmethod
-    def of_hook(cls, value: Any, place: str) -> ToldScore:
+    def of_hook(cls, value: Any, place: str, before: ScoreKind | None = None) -> ToldScore:
         """Return what a model file's ``evaluate(model)`` has returned: a number, or a dict with ``score``."""
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = value.item()
         if not isinstance(value, Mapping):
-            return cls.of(value, place=place)
-        known = ("score", "loss", "error", "higher_is_better")
+            return cls.of(value, place=place, before=before)
+        known = ("score", "loss", "error", "higher_is_better", "share")
         if "score" not in value or any(name not in known for name in value):
             raise OptionError(
                 f"evaluate(model) returned a dict with {', '.join(map(str, value)) or 'nothing'}",
@@ -94,7 +102,23 @@ class ToldScore:
                 hint=f"it needs score, and may have {', '.join(known[1:])}",
             )
         options = {name: value[name] for name in known[1:] if name in value}
-        return cls.of(value["score"], place=place, **options)
+        return cls.of(value["score"], place=place, before=before, **options)
+
+
+_KINDS: dict[ScoreKind | None, str] = {
+    "accuracy": "a share between 0 and 1",
+    "loss": "a loss",
+    "score": "a number of which higher is better",
+}
+
+
+def _kind(score: float, higher_is_better: bool, share: bool | None, before: ScoreKind | None) -> ScoreKind:
+    """Return what kind of score this is; unless it is said, the first one of a sweep decides it."""
+    if not higher_is_better:
+        return "loss"
+    if share is None and before in ("accuracy", "score"):
+        return before
+    return "accuracy" if share or (share is None and 0 <= score <= 1) else "score"
 
 
 def untrained_weights(traced: TracedModel) -> dict[str, torch.Tensor]:

@@ -1,0 +1,34 @@
+"""The lines of a user's source that a plan changes, from changes.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dst_analyze.errors import FolderError
+from dst_analyze.report.rows import shown_name
+from dst_analyze.run.files.atomic_io import as_named
+from dst_analyze.run.reader import read_csv
+
+
+def read_changes(path: Path | None) -> dict[str, str]:
+    """Return the text of each changed line by layer, in the order of the source, with the old code as a comment."""
+    if path is None:
+        return {}
+    try:
+        table = as_named(read_csv(path, ("layer", "before", "after", "line", "place", "remark"), numbers=()), ["layer"])
+    except FolderError:  # of an older version
+        table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
+        found = table.itertuples(index=False)
+        return {str(row.layer): f"{shown_name(row.layer)} = {row.after}  # was {row.before}" for row in found}
+    texts = {}
+    for row in sorted(table.itertuples(index=False), key=lambda row: _file_and_line(row.place)):
+        where = f"{row.place}, for {shown_name(row.layer)}" if row.place else shown_name(row.layer)
+        said = f"# {where}: {row.remark}" if row.remark else f"# {where}"
+        texts[str(row.layer)] = f"{said}\n{row.line or row.after}  # was {row.before}"
+    return texts
+
+
+def _file_and_line(place: str) -> tuple[str, int]:
+    """Return the order of a place such as ``Block.__init__, model.py:12`` among others; none comes last."""
+    file, _, number = place.rpartition(", ")[2].rpartition(":")
+    return (file, int(number)) if number.isdecimal() else ("\uffff", 0)

@@ -1,0 +1,112 @@
+"""Templates of pages, the policy that keeps them inert, and values as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dst_analyze.ranking.formats.serialize import agreement, rank_text
+from dst_analyze.report.glossary import GLOSSARY, Term, term_named
+from dst_analyze.report.overview.answer import score_words
+from dst_analyze.report.rows import shown_name
+from dst_analyze.run.record import alpha_label
+from dst_analyze.text import duration, escape_control, percent, short, shorten_middle
+
+_LONGEST_TEXT = 1000
+
+
+def rendered(template: str, **context: Any) -> str:
+    """Return a rendered template, with the style, script and security policy that all pages share."""
+    environment = Environment(
+        loader=PackageLoader("dst_analyze.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_escape_value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=percent, part=part, score=score_words, count=count, interval=interval, px=px, ms=milliseconds,
+        alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement, short=short, duration=duration,
+        meaning=meaning, fitted=shorten_middle, lower_first=lower_first, capital=capital,
+    )  # fmt: skip
+    style, script = (
+        files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
+    )
+    return environment.get_template(template).render(
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(script),
+        glossary=GLOSSARY,
+        **context,  # style and script are our own files
+    )
+
+
+def _escape_value(value: Any) -> Any:
+    """Return template values with control characters escaped and very long texts shortened."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    if len(value) > _LONGEST_TEXT:
+        value = f"{value[: _LONGEST_TEXT // 2]}…{value[-_LONGEST_TEXT // 2 :]}"
+    return escape_control(value)
+
+
+def _policy(script: str) -> str:
+    """Return a content security policy: our script only, no network; data: holds large heatmap images."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+# --- values as text ------------------------------------------------------------------------------------------------
+
+
+def meaning(word: str) -> str:
+    """Return what a word of the glossary means; an unknown word is an error of the template."""
+    found: Term = term_named(word)
+    return found.meaning
+
+
+def lower_first(sentence: str) -> str:
+    """Return a sentence that continues another one."""
+    return f"{sentence[:1].lower()}{sentence[1:]}"
+
+
+def capital(clause: str) -> str:
+    """Return a clause that begins with a capital."""
+    return f"{clause[:1].upper()}{clause[1:]}"
+
+
+def part(ratio: float | None) -> str:
+    """Return the length of a bar, from 0 to 1."""
+    return "0" if ratio is None or math.isnan(ratio) else f"{ratio:.3f}"
+
+
+def interval(row: Any, kind: str) -> str:
+    """Return the interval of a mean score; a dash for a single training, which has none."""
+    if not (math.isfinite(row.low) and math.isfinite(row.high)):
+        return "–"
+    return f"{score_words(row.low, kind)} to {score_words(row.high, kind)}"
+
+
+def count(number: float | None) -> str:
+    """Return a count with thousands separators; a dash if it is not known."""
+    return "–" if number is None or math.isnan(number) else f"{int(number):,}"
+
+
+def milliseconds(value: float) -> str:
+    """Return a latency with three digits; a dash for one that was not kept."""
+    return "–" if math.isnan(value) else f"{value:.3g}"
+
+
+def px(value: float) -> str:
+    """Return a coordinate in whole pixels."""
+    return f"{value:.0f}"
