@@ -33,8 +33,8 @@ from dst_analyze.slimming.proof.kept_scores import Seeds
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.workers import EngineName, Workers
+from dst_analyze.sweep.planning.budget import plan_within
 from dst_analyze.sweep.planning.options import SweepOptions
-from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import existing_policy, run_here
 from dst_analyze.sweep.training.trial import ModelSpec, Task
 
@@ -230,5 +230,6 @@ def analyze(
         True
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
-    plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return Analysis(plan.task, run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress))
+    workers = Workers(jobs, engine, ray_address, here=True)
+    plan = plan_within(model, data, jobs=workers.count, out=out, existing=existing, told=listener, **options)
+    return Analysis(plan.task, run_here(plan, workers, listener, progress))

@@ -48,6 +48,7 @@ RESULTS = Path(__file__).parent / "results"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
 KEPT = ["recipe", "alpha", "seed", "step", "layer", "remaining", "resets", "null"]
 LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
+THIRD, EIGHTH = "a quarter, trials of a third", "an eighth"  # trials of a third of the warm-up; as long as it
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ SWEEPS = (
     Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "half", 4700, (5e-6, 3.5e-5, 1.4e-4)),
     Sweep("vgg", SHUFFLED, 2350, (5e-6, 4e-5, 1.5e-4)),
+    Sweep("vgg", THIRD, 783, (5e-6, 4e-5, 1.5e-4), options={"warm_up": 2350}),
+    Sweep("vgg", EIGHTH, 1175, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "a tenth, one unit", 940, (1e-5, 5e-5, 1.5e-4), options=_ONE),
     Sweep("vgg", "a tenth, one unit, three seeds", 940, (1e-5, 5e-5, 1.5e-4), (0, 1, 2), options=_ONE),
     Sweep("vgg", "a quarter, one unit", 2350, (5e-6, 4e-5, 1.5e-4), options=_ONE),
@@ -110,6 +113,8 @@ SWEEPS = (
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "half", 1550, (1.2e-5, 6e-5, 2.2e-4)),
     Sweep("wide_resnet", SHUFFLED, 775, (1.7e-5, 8e-5, 2.6e-4)),
+    Sweep("wide_resnet", f"{THIRD}, one long run", 258, (1.7e-5, 8e-5, 2.6e-4), options={"warm_up": 775}),
+    Sweep("wide_resnet", f"{EIGHTH}, one long run", 388, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "a tenth, one unit", 310, (3e-5, 1.5e-4, 4e-4), options=_ONE),
     Sweep("wide_resnet", "a quarter, one unit", 775, (2.2e-5, 1.5e-4, 4e-4), options=_ONE),
     Sweep("wide_resnet", "a quarter, one unit, two seeds", 775, (2.2e-5, 1.5e-4, 4e-4), (0, 1), options=_ONE),
@@ -124,6 +129,8 @@ SWEEPS = (
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "half", 4700, (2e-5, 1.4e-4, 5.5e-4)),
     Sweep("resnet", SHUFFLED, 2350, (3e-5, 1.6e-4, 6e-4)),
+    Sweep("resnet", THIRD, 783, (3e-5, 1.6e-4, 6e-4), options={"warm_up": 2350}),
+    Sweep("resnet", EIGHTH, 1175, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a tenth, one unit", 940, (7e-5, 3.5e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a quarter, one unit", 2350, (5e-5, 3e-4, 1e-3), options=_ONE),
     Sweep("resnet", "a tenth, no warm-up", 940, (7e-5, 3.5e-4, 1e-3), options=_PLAIN),
@@ -132,6 +139,8 @@ SWEEPS = (
     Sweep("vit", "a tenth, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2)),
     Sweep("vit", "a quarter", 1175, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "half", 2350, (2e-4, 8e-4, 3e-3)),
+    Sweep("vit", THIRD, 392, (3e-4, 1e-3, 3e-3), options={"warm_up": 1175}),
+    Sweep("vit", EIGHTH, 588, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, one unit", 470, (3e-4, 1e-3, 3e-3), options=_ONE),
     Sweep("vit", "a tenth, one unit, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2), options=_ONE),
     Sweep("vit", "a quarter, one unit", 1175, (3e-4, 1e-3, 3e-3), options=_ONE),
@@ -148,6 +157,8 @@ SWEEPS = (
     Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
     Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "half", 1500, (1e-4, 3e-4, 1e-3)),
+    Sweep("demo", THIRD, 250, (1e-4, 3e-4, 1e-3), options={"warm_up": 750}),
+    Sweep("demo", EIGHTH, 375, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "a tenth, one unit", 300, (1e-4, 5e-4, 2e-3), options=_ONE),
     Sweep("demo", "a quarter, one unit", 750, (1e-4, 3e-4, 1e-3), options=_ONE),
     Sweep("demo", "a tenth, no warm-up", 300, (1e-4, 5e-4, 2e-3), options=_PLAIN),
@@ -156,6 +167,8 @@ SWEEPS = (
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "half", 4700, (6e-5, 3e-4, 8e-4)),
+    Sweep("lenet_5", THIRD, 783, (8e-5, 3e-4, 8e-4), options={"warm_up": 2350}),
+    Sweep("lenet_5", EIGHTH, 1175, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "a tenth, one unit", 940, (1e-4, 4e-4, 1.2e-3), options=_ONE),
     Sweep("lenet_5", "a quarter, one unit", 2350, (8e-5, 3e-4, 8e-4), options=_ONE),
     Sweep("lenet_5", SHUFFLED, 2350, (8e-5, 3e-4, 8e-4)),
@@ -225,7 +238,7 @@ def train(sweep: Sweep, shared: str, folder: Path) -> None:
     task = task_of(NETS[sweep.net], shared, steps=sweep.steps, alphas=list(sweep.alphas), **sweep.options)
     trials = [TrialKey(*key, control=sweep.shuffled) for key in missing]
     starts = missing_starts(trials, ()) if task.recipe.warm_up else []
-    warmed = {start: train_warm_up(task, start, lambda step, loss: False) for start in starts}
+    warmed = {start: train_warm_up(task, start, lambda step, loss: False).weights for start in starts}
     task = replace(task, warmed={start: weights for start, weights in warmed.items() if weights is not None})
     for key, trial in zip(missing, trials, strict=True):
         output = run_trial(task, trial, ignore_event)

@@ -146,6 +146,11 @@ class SweepConfig(Json):
         return {name: getattr(self, name) for name in type(self).model_fields if name not in apart}
 
     @property
+    def warm_ups(self) -> int:
+        """The number of warm-ups that trials may start from: one per seed, twice as many with a control."""
+        return len(self.seeds) * (2 if self.control else 1)
+
+    @property
     def factor(self) -> float:
         """The factor of alphas in training; 1 in old run folders without a scale."""
         return 1.0 if self.alpha_factor is None else self.alpha_factor

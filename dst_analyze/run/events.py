@@ -34,6 +34,7 @@ class TimeEstimated:
     at_most: float
     trials: int = 0
     at_most_trials: int = 0
+    busy: float = 1.0  # of this, how many times longer it takes than it would alone on the machine
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def has_trials(path: Path) -> bool:
 def as_begun(now: Manifest, then: Manifest) -> Manifest:
     """Return a manifest with what is the machine's, not the user's: a sweep goes on as it began."""
     model = now.model if then.model.files else now.model.model_copy(update={"files": {}})  # of before they were kept
-    return now.model_copy(update={"threads": then.threads, "sums": then.sums, "model": model})
+    kept = {name: getattr(then, name) for name in ("threads", "warm_up_threads", "sums")}
+    return now.model_copy(update={**kept, "model": model})
 
 
 def repair_header(path: Path, header: RunHeader, why: str, emit: Emit) -> None:

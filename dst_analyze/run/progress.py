@@ -39,6 +39,7 @@ from dst_analyze.run.record import Manifest, TrialKey
 from dst_analyze.text import escape_control, minutes
 
 _AT_LEAST = 0.2  # seconds between two updates in a notebook
+_BUSY = 1.15  # times that a sweep takes longer than alone, for that to be said
 _NOTEBOOK_WIDTH = 110
 
 
@@ -117,10 +118,12 @@ class Lines:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
                 return f"{trials} trials of {steps} steps{_done_already(done)}{at_once}"
-            case TimeEstimated(seconds=seconds, at_most=at_most):
+            case TimeEstimated(seconds=seconds, at_most=at_most, busy=busy):
                 most = f", {minutes(at_most)} at most" if minutes(at_most) != minutes(seconds) else ""
                 count = f"; {event.trials} to {event.at_most_trials} trials"
-                return f"this takes {minutes(seconds)}{most}{count if event.at_most_trials > event.trials else ''}"
+                alone = f"; alone on the machine {minutes(seconds / busy)}" if busy > _BUSY else ""
+                extended = count if event.at_most_trials > event.trials else ""
+                return f"this takes {minutes(seconds)}{most}{extended}{alone}"
             case SweepExtended(trials=trials):
                 return f"the search for alphas goes on: {trials} trials by now"
             case WarmUpFinished(seed=seed, control=control, seconds=seconds):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pandas as pd
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.run.config import (
@@ -226,7 +226,16 @@ class Manifest(Json):
     forecast: tuple[Forecast, ...] = Field(default=(), max_length=MOST_TRIALS)
     warning: str = ""
     threads: Size  # per trial: torch adds in another order with another number of them
+    warm_up_threads: Size | None = None  # None: as many as a trial has
     sums: Literal["sweep", "all"] = "sweep"  # which files have checksums: in older folders, not what was derived
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, values: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older folders do not have either, so that their files stay as they are."""
+        written: dict[str, Any] = values(self)
+        if self.warm_up_threads is None:
+            written.pop("warm_up_threads", None)
+        return written
 
 
 @dataclass(frozen=True)

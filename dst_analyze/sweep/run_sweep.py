@@ -29,10 +29,11 @@ from dst_analyze.run.writer import Existing, RunFolder, open_run
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.engines.workers import EngineName, Workers
+from dst_analyze.sweep.planning.budget import plan_within
 from dst_analyze.sweep.planning.description.header import header_of
 from dst_analyze.sweep.planning.estimates.cost import estimate_of
 from dst_analyze.sweep.planning.options import SweepOptions
-from dst_analyze.sweep.planning.plan import Plan, plan_sweep
+from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.sweep.training.trial import ModelSpec, Task, WarmUpResult
 from dst_analyze.sweep.training.warm_start import Origin, missing_starts
 
@@ -91,8 +92,9 @@ def run_sweep(
         (True, ['0', '2'])
     """
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
-    plan = plan_sweep(model, data, out=out, existing=existing, **options)
-    return run_here(plan, Workers(jobs, engine, ray_address, here=True), listener, progress)
+    workers = Workers(jobs, engine, ray_address, here=True)
+    plan = plan_within(model, data, jobs=workers.count, out=out, existing=existing, told=listener, **options)
+    return run_here(plan, workers, listener, progress)
 
 
 def run_here(plan: Plan, workers: Workers, listener: Emit = ignore_event, progress: bool | None = None) -> SweepRecord:
@@ -130,7 +132,10 @@ def run_trials(
 ) -> SweepRecord:
     """`run_plan` in a folder that is open already."""
     engine = engine or InProcessEngine()
-    task = replace(plan.task, threads=folder.manifest.threads, config=folder.config)
+    made = folder.manifest
+    task = replace(
+        plan.task, threads=made.threads, warm_up_threads=made.warm_up_threads or made.threads, config=folder.config
+    )
     seen = folder.look()
     total = len(seen.schedule.keys)
     emit(SweepStarted(str(plan.out), total, len(seen.results), task.steps, engine.jobs, task.threads))
@@ -141,7 +146,8 @@ def run_trials(
             folder.write_trial(plan.first.output)
             seen = folder.look()
     if estimate_time and seen.missing and (plan.first or not task.own_loop):
-        emit(_time_estimated(plan, engine.jobs, len(seen.results)))
+        here = isinstance(engine, InProcessEngine)
+        emit(_time_estimated(plan, engine.jobs, len(seen.results), in_workers=not here))
     while seen.missing:
         if task.recipe.warm_up:
             starts = map(WarmUp, missing_starts(seen.missing, warmed))
@@ -183,13 +189,13 @@ def _refuse_unlearned(task: Task, trained: Mapping[Origin, WarmUpResult]) -> Non
     )
 
 
-def _time_estimated(plan: Plan, jobs: int, done: int) -> TimeEstimated:
+def _time_estimated(plan: Plan, jobs: int, done: int, *, in_workers: bool) -> TimeEstimated:
     if plan.first is not None:
         rounds = math.ceil(max(trials_of(plan) - done, 1) / jobs)
         return TimeEstimated(rounds * plan.first.seconds, rounds * plan.first.seconds)
-    cost = estimate_of(plan, jobs)
-    likely, most = (cost.seconds(max(trials - done, 1)) for trials in (cost.trials, cost.most_trials))
-    return TimeEstimated(likely, most, cost.trials, cost.most_trials)
+    cost = estimate_of(plan, jobs, in_workers=in_workers)
+    likely, most = (cost.busy * cost.seconds(max(trials - done, 1)) for trials in (cost.trials, cost.most_trials))
+    return TimeEstimated(likely, most, cost.trials, cost.most_trials, cost.busy)
 
 
 def trials_of(plan: Plan) -> int:

@@ -12,11 +12,12 @@ from dst_analyze import analyze, run_sweep, verify_plan
 from dst_analyze.cli.main import commands
 from dst_analyze.cli.option_types import section_of
 from dst_analyze.run.config import SweepConfig
+from dst_analyze.sweep.planning.budget import plan_within
 from dst_analyze.sweep.planning.options import SweepOptions, TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_sweep, plan_task
 
 HINTS = get_type_hints(SweepOptions)
-OF_THE_CALL = {"emit", "out", "existing", "before"}
+OF_THE_CALL = {"emit", "out", "existing", "before", "jobs", "told"}
 """Keywords of the planning that the functions on top of it set by themselves, or take as arguments of their own."""
 
 
@@ -34,7 +35,8 @@ def choices(hint):
 
 def test_options_are_those_of_the_plan_and_of_the_configuration():
     config = SweepConfig.checked(model="m.py")
-    assert set(HINTS) == (keywords(plan_sweep) - OF_THE_CALL) | set(config.options)
+    planned = keywords(plan_sweep) | keywords(plan_within)
+    assert set(HINTS) == (planned - OF_THE_CALL) | set(config.options)
 
 
 def test_options_of_a_training_are_those_of_its_task():

@@ -26,6 +26,7 @@ NETS = {
     "resnet": "a small ResNet-14", "vit": "a small ViT", "lenet_5": "LeNet-5",
 }  # fmt: skip
 KINDS = {"": (True, "layer"), ", one unit": (True, "one"), ", no warm-up": (False, "one")}
+LENGTHS = ("a tenth", "an eighth", "a quarter", "half")
 LONGEST = max(seen.long for seen in SEEN)
 
 
@@ -102,9 +103,7 @@ def redundancy_of(net, recipe):
 def test_pairs_match_the_stored_readings():
     """Every sweep whose readings are kept beside those of its long runs stands in the table, and nothing else."""
     found = set()
-    for (net, name), length, (kind, (warm_up, unit)) in product(
-        NETS.items(), ("a tenth", "a quarter", "half"), KINDS.items()
-    ):
+    for (net, name), length, (kind, (warm_up, unit)) in product(NETS.items(), LENGTHS, KINDS.items()):
         recipe = f"{length}{kind}"
         if recipe not in kept_readings(net):
             continue
@@ -130,7 +129,7 @@ def test_pairs_match_the_stored_readings():
 def test_measurements_match_the_stored_results():
     """Every line of the results that is a length of a recipe stands here, with its numbers."""
     recipes = {
-        length + kind: how for length, (kind, how) in product(("a tenth", "a quarter", "half"), KINDS.items())
+        length + kind: how for length, (kind, how) in product(LENGTHS, KINDS.items())
     }  # fmt: skip
     lines = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     for line in (line for line in lines if line["recipe"] in recipes):

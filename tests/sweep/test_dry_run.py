@@ -13,6 +13,7 @@ from dst_analyze.sweep.data.batches import as_batches
 from dst_analyze.sweep.engines.resources import free_memory, gigabytes, peak_memory
 from dst_analyze.sweep.planning.estimates import cost as costs
 from dst_analyze.sweep.planning.estimates.cost import Estimate, estimate_of
+from dst_analyze.sweep.planning.estimates.dry_run import NOTICEABLE, words
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.planning.smoke_run import BATCHES, STEPS, FewBatches
 
@@ -33,8 +34,8 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert rows["plan"] == "5 trials of 100 steps, each from weights trained for 100 before"
     assert rows["trials"].startswith("dense, seed 0; alpha 1e-4, seed 0; ")
     assert rows["model"] == "2 layers, 1,810 parameters, 1.78k MACs per sample"
-    assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of 6 on the real data, .*", rows["a step"])
-    assert re.match(r"about \S+ \S+, with 2 at once", rows["time"])
+    assert re.fullmatch(r"dense \S+ m?s, masked \S+ m?s: medians of \d+ on the real data, .*", rows["a step"])
+    assert re.match(r"about \S+ \S+, alone on the machine, with 2 at once", rows["time"])
     assert re.match(r"about \S+ \SB a trial, \S+ \SB in all; \S+ \SB are free", rows["memory"])
     assert rows["run folder"].endswith("(nothing was trained or written)")
     assert "proof" not in rows
@@ -56,11 +57,32 @@ def test_a_search_may_take_more_trials(here):
 
 def test_time_is_steps_times_seconds():
     cost = Estimate(5, 5, 100, 0, 30, 2, 1, dense_step=0.1, masked_step=0.2, timed=6, scoring=1, memory=1, free=2)
-    assert cost.seconds(5) == pytest.approx((100 * 0.1 + 400 * 0.2 + 5) / 2)
+    dense, masked = 100 * 0.1 + 1, 100 * 0.2 + 1
+    assert cost.seconds(1) == pytest.approx(dense)
+    assert cost.seconds(4) == pytest.approx(2 * masked)  # one of the two workers trains two masked trials
+    assert cost.seconds(5) == pytest.approx(dense + 2 * masked)  # the last one is alone, and its core gets no help
     waiting = replace(cost, warm_ups=1)  # for one training, while the other core has nothing to do
-    assert waiting.seconds(5) == pytest.approx(30 * 0.1 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
-    assert waiting.seconds(1) == pytest.approx(30 * 0.1 + 100 * 0.1 + 1)
-    assert replace(cost, warm_ups=3).seconds(5) == pytest.approx(3 * 30 * 0.1 / 2 + (100 * 0.1 + 400 * 0.2 + 5) / 2)
+    assert waiting.seconds(5) == pytest.approx(30 * 0.1 + cost.seconds(5))
+    assert replace(waiting, warm_up_step=0.06).seconds(5) == pytest.approx(30 * 0.06 + cost.seconds(5))
+    assert replace(cost, warm_ups=3).seconds(5) == pytest.approx(2 * 30 * 0.1 + cost.seconds(5))
+    workers = replace(cost, starting=0.5, ending=2)
+    assert workers.seconds(5) == pytest.approx(cost.seconds(5) + 3 * 0.5 + 2)
+
+
+def test_a_busy_machine_is_told_from_an_idle_one(here, monkeypatch, capsys):
+    plan = plan_sweep("m.py", alphas=[1e-3, 1e-2], steps=30)
+    clock = iter(range(0, 10**9, 1000))
+    monkeypatch.setattr(costs, "_all_cpu", lambda: float(next(clock)))  # other programs use all the cores there are
+    busy = estimate_of(plan, 2)
+    assert busy.busy > NOTICEABLE
+    monkeypatch.setattr(costs, "_all_cpu", lambda: 0.0)
+    alone = estimate_of(plan, 2)
+    assert (alone.busy, alone.others) == (1, 0)
+    assert busy.as_json()["time_now"] > busy.as_json()["time"]
+    assert alone.as_json()["time_now"] == alone.as_json()["time"]
+    notes = [text for name, text in words(plan, replace(alone, busy=3.0, others=1.9)) if not name]
+    assert any(re.match(r"! other programs use 1.9 cores: at the moment it would take about \S+ m?s", n) for n in notes)
+    assert not any("other programs" in text for _, text in words(plan, alone))
 
 
 def test_weights_are_warmed_up_once_for_each_seed_and_kind_of_labels(here):
@@ -81,7 +103,7 @@ def test_a_run_says_before_it_starts_how_long_it_takes(here, capsys):
     assert main(args) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line != "loud"]
     place = lines.index("3 trials of 20 steps")
-    assert lines[place + 1] == "this takes less than a minute"
+    assert re.fullmatch(r"this takes (less than a minute|about \d+ min)(; alone .*)?", lines[place + 1])
     assert lines[place + 2].startswith("warm-up, seed 0")
     assert lines[place + 3].startswith("dense, seed 0")
     assert main(args) == 0  # complete: nothing will take any time

@@ -1,5 +1,7 @@
 """The warm start: trained once for all trials of a seed, with the same result wherever it is trained."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch import nn
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.run.events import TrialFinished, WarmUpFinished, WarmUpStarted
 from dst_analyze.run.record import TrialKey
+from dst_analyze.sweep.engines import resources
 from dst_analyze.sweep.engines.engine import InProcessEngine, attempt
 from dst_analyze.sweep.engines.jobs import Trial, WarmUp
 from dst_analyze.sweep.planning.plan import plan_sweep
@@ -169,3 +172,42 @@ def test_missing_starts_are_those_that_are_not_trained_yet():
     assert missing_starts(keys, {}) == [(0, False), (1, False), (0, True), (1, True)]
     assert missing_starts(keys[1:], {(0, False): b"", (1, True): None}) == [(1, False), (0, True)]
     assert missing_starts([], {}) == []
+
+
+@pytest.mark.parametrize(("warm_ups", "threads"), [(1, 4), (2, 2), (3, 2)])
+def test_a_warm_up_that_all_wait_for_has_all_cores(monkeypatch, warm_ups, threads):
+    monkeypatch.setattr(resources, "cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    large = 10**9
+    assert resources.threads_per_trial(large, 64) == 2
+    assert resources.threads_per_warm_up(large, 64, warm_ups) == threads
+    assert resources.threads_per_warm_up(10, 64, warm_ups) == resources.threads_per_trial(10, 64) == 1
+
+
+def test_the_threads_of_a_warm_up_are_those_of_the_run_wherever_it_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.planning.plan.threads_per_warm_up", lambda *args: 3)
+    used = []
+
+    def watched(model, batches, objective, optimizer, schedule, device, *, steps, on_step):
+        used.append((steps, torch.get_num_threads()))
+        return train(model, batches, objective, optimizer, schedule, device, steps=steps, on_step=on_step)
+
+    monkeypatch.setattr("dst_analyze.sweep.training.trial.train", watched)
+    plan = plan_of(tmp_path, warm_up=7)
+    record = run_plan(plan)
+    assert record.manifest.warm_up_threads == 3
+    assert used == [(7, 3), (24, 1), (24, 1), (24, 1)]
+    used.clear()
+    monkeypatch.setattr("dst_analyze.sweep.planning.plan.threads_per_warm_up", lambda *args: 1)  # another machine
+    (tmp_path / "run" / "trials" / "alpha=0.001,seed=0" / "trial.json").unlink()
+    again = plan_of(tmp_path, warm_up=7, existing="resume")
+    assert run_plan(again).manifest.warm_up_threads == 3
+    assert used == [(7, 3), (24, 1)]
+    used.clear()
+    run_trial(replace(plan.task, warmed={}), TrialKey(A, 0), lambda event: None)  # one that has to train its own
+    assert used == [(7, 3), (24, 1)]
+
+
+def test_a_manifest_names_them_only_where_they_are_others(tmp_path):
+    run_plan(plan_of(tmp_path))
+    assert "warm_up_threads" not in (tmp_path / "run" / "manifest.json").read_text()

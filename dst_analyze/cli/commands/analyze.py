@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,7 +96,7 @@ def analyze(
     from dst_analyze.run.progress import JsonLines, Lines
     from dst_analyze.slimming.planning.budget import check_asked
     from dst_analyze.sweep.engines.workers import Workers
-    from dst_analyze.sweep.planning.plan import plan_sweep
+    from dst_analyze.sweep.planning.budget import parse_budget, plan_within
     from dst_analyze.sweep.planning.smoke_run import plan_fast
     from dst_analyze.sweep.run_sweep import existing_policy, open_folder, run_trials, trials_of
 
@@ -108,11 +109,14 @@ def analyze(
     workers = Workers(jobs, engine, ray_address)
     with redirect_stdout(sys.stderr):  # what a user's file prints is no result
         if fast_dev_run:
+            parse_budget(given.pop("budget", 1))  # it chooses nothing here, but has to be one
             plan = plan_fast(model, out=out, options=given)
             asked["rehearsal"] = True  # so few steps are no evidence, but the way to a slim model is to be tried
         else:
             says = ignore_event if quiet or as_json else _say
-            plan = plan_sweep(model, out=out, existing=existing, emit=says, **given)
+            plan = plan_within(model, jobs=workers.count, out=out, existing=existing, emit=says, **given)
+    if given.get("budget") is not None and not (quiet or as_json):
+        _say_evidence(plan)
     if dry_run:
         _show_cost(plan, workers, verify_seeds if verify else None, as_json=as_json)
         return 0
@@ -120,10 +124,12 @@ def analyze(
     with redirect_stdout(sys.stderr), _interruptible(plan, ctx.obj, quiet=quiet or as_json), ExitStack() as job:
         track = job.enter_context(_tracking(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow))
         with _listening(plan, events, quiet=quiet) as shown:
-            emit = broadcast(keeping(as_toml(ctx.command, ctx.params, WHERE)), track, shown)
+            emit = broadcast(keeping(as_toml(ctx.command, _as_planned(ctx.params, plan), WHERE)), track, shown)
             estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
             with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
                 folder = job.enter_context(open_folder(plan, emit))  # until the report is written
+                # What comes after the sweep takes a second to import: done while its first training waits alone.
+                threading.Thread(target=import_module, args=("dst_analyze.pipeline",), daemon=True).start()
                 record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
@@ -167,6 +173,27 @@ def _say(event: Event) -> None:
         click.echo(event.text, err=True)
 
 
+def _as_planned(params: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the options given, what a budget has chosen in its place: another machine would choose otherwise."""
+    if params.get("budget") is None:
+        return params
+    config = plan.task.config
+    return {**params, "budget": None, "steps": config.steps, "alphas": config.alphas}
+
+
+def _say_evidence(plan: Plan) -> None:
+    """Print what sweeps of this length are worth."""
+    from dst_analyze.ranking.length_evidence import long_run_share
+
+    recipe = plan.task.recipe
+    share = long_run_share(recipe.steps, warm_up=recipe.warm_up > 0, unit=recipe.threshold_scale)
+    if share is None:
+        click.echo("no sweep as short as this has been compared with a long run: its order may well change", err=True)
+    else:
+        what = "pairs of layers that differ clearly"
+        click.echo(f"of the {what}, sweeps of this length order about {share:.0%} as long runs do", err=True)
+
+
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
     from dst_analyze.slimming.proof.result import AUTO_SEEDS, CONTENDERS
@@ -179,7 +206,7 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_j
     seeds = () if verify_seeds is None else AUTO_SEEDS if verify_seeds == "auto" else (verify_seeds,)
     trainings = [len(CONTENDERS) * count for count in seeds]
     rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
-    click.echo(json.dumps(asdict(cost)) if as_json else "\n".join(rows))
+    click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))
 
 
 @contextmanager

@@ -33,8 +33,17 @@ def threads_per_trial(macs: int, batch_size: int | None) -> int:
     must not depend on the number of jobs. At most half the cores, as two trials on one core each are faster than one
     after the other on two.
     """
+    return _threads_of(macs, batch_size, 2)
+
+
+def threads_per_warm_up(macs: int, batch_size: int | None, warm_ups: int) -> int:
+    """Return the threads of a warm-up: those of a trial, but of all cores where there is only one to wait for."""
+    return _threads_of(macs, batch_size, min(warm_ups, 2))
+
+
+def _threads_of(macs: int, batch_size: int | None, trainings: int) -> int:
     wanted = int(macs * (batch_size or DEFAULT_BATCH_SIZE) / SMALL_STEP)
-    return max(1, min(wanted, MOST_THREADS, cores() // 2, torch.get_num_threads()))
+    return max(1, min(wanted, MOST_THREADS, cores() // trainings, torch.get_num_threads()))
 
 
 def default_jobs(threads: int, job_count: int, params: int) -> int:

@@ -36,6 +36,11 @@ class Workers:
         if self.engine == "local" and self.ray_address is not None:
             raise OptionError("local workers have no address", place="--ray-address", hint="add --engine ray")
 
+    @property
+    def in_this_process(self) -> bool:
+        """True if the calling process trains."""
+        return self.here and self.engine == "local" and self.jobs in (None, 1)
+
     @contextmanager
     def started(self, task: Task, request: Request | None, job_count: int | None = None) -> Iterator[Engine]:
         """Yield the engine that runs a task's jobs.
@@ -45,7 +50,7 @@ class Workers:
             request: Lets workers plan the task again if it cannot be sent.
             job_count: The number of jobs; None if there are more than cores.
         """
-        if self.here and self.engine == "local" and self.jobs in (None, 1):
+        if self.in_this_process:
             yield InProcessEngine()
             return
         count = self.count(task, job_count)
@@ -66,6 +71,8 @@ class Workers:
     def count(self, task: Task, job_count: int | None) -> int:
         """Return how many jobs run at once: as many as requested, else as cores, GPUs and memory allow."""
         gpu = task.device.name == "cuda" and self.engine == "local"
+        if self.in_this_process:
+            return 1
         if self.jobs is not None:
             if gpu and self.jobs > 1:
                 refuse_jobs(self.jobs, task.gpu_memory)

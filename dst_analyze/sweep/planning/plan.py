@@ -28,7 +28,7 @@ from dst_analyze.sweep.data.batches import (
     Batches,
 )
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
-from dst_analyze.sweep.engines.resources import threads_per_trial
+from dst_analyze.sweep.engines.resources import threads_per_trial, threads_per_warm_up
 from dst_analyze.sweep.planning.default_optimizer import default_optimizer
 from dst_analyze.sweep.planning.description.fingerprint import data_sha256, model_sha256, weights_sha256
 from dst_analyze.sweep.planning.description.manifest import manifest_of
@@ -214,6 +214,7 @@ def _plan(
             recipe=_recipe(loaded, config, steps, before),
             device=device,
             threads=threads_per_trial(traced.macs, config.batch_size),
+            warm_up_threads=threads_per_warm_up(traced.macs, config.batch_size, config.warm_ups),
             loss=loaded.loss,
         )
         task = run_preflight(task, loaded, found.description)

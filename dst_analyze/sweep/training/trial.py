@@ -28,6 +28,7 @@ from dst_analyze.run.events import Emit, TrialStep
 from dst_analyze.run.files.masks import pack_masks
 from dst_analyze.run.record import ScoreKind, TrialKey, TrialOutput, TrialResult
 from dst_analyze.sweep.data.batches import Batches
+from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.training.device import READ_EVERY, Device
 from dst_analyze.sweep.training.learning import FEWEST_STEPS, guessing_loss, why_not_learned
 from dst_analyze.sweep.training.magnitudes import Magnitudes
@@ -89,6 +90,7 @@ class Task:
     recipe: Recipe
     device: Device = field(default_factory=Device)
     threads: int = 1
+    warm_up_threads: int = 1
     loss: LossHook | None = None
     losses_in_training: bool = False  # see `Objective`
     warmed: Warmed = field(default_factory=dict)
@@ -239,7 +241,8 @@ def train_warm_up(task: Task, start: Origin, on_step: OnStep) -> WarmUpResult:
 
 
 def _warm_up(task: Task, model: nn.Module, key: TrialKey, objective: Objective, on_step: OnStep) -> None:
-    _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
+    with torch_threads(task.warm_up_threads):
+        _train(task, model, replace(key, alpha=None), objective, task.recipe.warm_up, on_step)
 
 
 def _heartbeat(key: TrialKey, steps: int, emit: Emit) -> OnStep:

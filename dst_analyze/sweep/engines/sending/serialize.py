@@ -79,6 +79,7 @@ class PickledRequest:
             replace(self.request, model=absolute(self.request.model)),
             self.task.device,
             self.task.threads,
+            self.task.warm_up_threads,
             _layer_names(self.task),
             self.task.warmed,
             self.task.config,
@@ -95,6 +96,7 @@ class ReplannedTask:
     request: Request
     device: Device
     threads: int
+    warm_up_threads: int
     layers: tuple[str, ...]
     warmed: Warmed
     config: SweepConfig
@@ -108,7 +110,14 @@ class ReplannedTask:
                 place="register_masked",
                 hint="register layer types in the model's file or in a module it imports, so that workers have them",
             )
-        return replace(task, device=self.device, threads=self.threads, warmed=self.warmed, config=self.config)
+        return replace(
+            task,
+            device=self.device,
+            threads=self.threads,
+            warm_up_threads=self.warm_up_threads,
+            warmed=self.warmed,
+            config=self.config,
+        )
 
 
 class TaskTransport:

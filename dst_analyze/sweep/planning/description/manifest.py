@@ -24,6 +24,7 @@ def manifest_of(
 ) -> Manifest:
     """Return what the run folder says of a planned sweep; ``weights`` is how a file's names were matched."""
     traced, config = task.traced, task.config
+    warms_up = task.recipe.warm_up > 0
     initial = task.initial_in_scale(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
@@ -45,6 +46,7 @@ def manifest_of(
         warm_up=task.recipe.warm_up,
         reference="trained alike",
         threads=task.threads,
+        warm_up_threads=task.warm_up_threads if warms_up and task.warm_up_threads != task.threads else None,
         optimizer=task.recipe.describe(),
         default_optimizer=optimizer,
         clock=task.recipe.clock,

@@ -11,6 +11,9 @@ from dst_analyze.sweep.planning.estimates.cost import UNTIMED, Estimate
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.text import duration, short
 
+NOTICEABLE = 1.15
+"""How many times longer a sweep has to take beside other programs for that to be said."""
+
 
 def words(plan: Plan, cost: Estimate, trainings: Sequence[int] = ()) -> Iterator[tuple[str, str]]:
     """Yield the estimate as rows of label and text; ``trainings`` are those of a proof, the fewest first."""
@@ -29,7 +32,10 @@ def words(plan: Plan, cost: Estimate, trainings: Sequence[int] = ()) -> Iterator
     )
     longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
     at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"
-    yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, {at_once}"
+    yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, alone on the machine, {at_once}"
+    if cost.busy > NOTICEABLE:
+        now = duration(cost.seconds(cost.trials) * cost.busy)
+        yield "", f"! other programs use {cost.others:.1f} cores: at the moment it would take about {now}"
     if trainings:
         few, many = (duration(cost.proof_seconds(count)) for count in (trainings[0], trainings[-1]))
         counts, times = str(trainings[0]), few
