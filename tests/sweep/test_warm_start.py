@@ -188,9 +188,9 @@ def test_the_threads_of_a_warm_up_are_those_of_the_run_wherever_it_is_trained(tm
     monkeypatch.setattr("dst_analyze.sweep.planning.plan.threads_per_warm_up", lambda *args: 3)
     used = []
 
-    def watched(model, batches, objective, optimizer, schedule, device, *, steps, on_step):
+    def watched(*args, steps, **options):
         used.append((steps, torch.get_num_threads()))
-        return train(model, batches, objective, optimizer, schedule, device, steps=steps, on_step=on_step)
+        return train(*args, steps=steps, **options)
 
     monkeypatch.setattr("dst_analyze.sweep.training.trial.train", watched)
     plan = plan_of(tmp_path, warm_up=7)
