@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +26,12 @@ from dst_analyze.ranking.length_evidence import long_run_share
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
 from dst_analyze.report.commands import command_again
+from dst_analyze.report.overview.answer import answer_of
 from dst_analyze.run.alpha_search import rounded
 from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
-from dst_analyze.slimming.proof.result import DENSE, Verification
+from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
 from dst_analyze.text import elide, escape_control, short, shorten_middle, wrapped
 
@@ -81,7 +81,7 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     main_problem = _problem(record)
     if main_problem is not None:
         yield "WARNING", main_problem.what
-    yield "answer", _answer(record, suggestion, proof)
+    yield "answer", _answer(record, ranking, suggestion, proof)
     yield from _redundant(ranking)
     yield "how sure", how_sure(record, ranking)
     ways = read_method_comparison(record, ranking)
@@ -151,38 +151,14 @@ def _problem(record: SweepRecord) -> _Problem | None:
     return None
 
 
-def _answer(record: SweepRecord, suggestion: Suggestion | DstError, proof: Verification | None) -> str:
-    """Return how much of the model can go, in one sentence."""
+def _answer(
+    record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstError, proof: Verification | None
+) -> str:
+    """Return the report's answer in one sentence."""
     model = f"{elide(record.manifest.model.name, _NAME)}, {short(record.manifest.model.params)} parameters"
     if isinstance(suggestion, DstError):
         return f"{model}: no slimmer architecture, {suggestion.cause}"
-    plan = suggestion.plan
-    if not plan.is_advice:
-        return f"{model}: none, this was a test run; a slim model can be built and written"
-    macs = f", MACs to {plan.new_macs / plan.macs:.0%}" if plan.macs and plan.new_macs is not None else ""
-    size = f"{1 - plan.new_params / plan.params:.0%} can go: {short(plan.params)} -> {short(plan.new_params)}{macs}"
-    return f"{model}; {size}; {_proven(proof)}"
-
-
-def _proven(proof: Verification | None) -> str:
-    if proof is None:
-        return "not proven yet"
-    lead = proof.lead(DENSE)[0]
-    if math.isnan(lead):
-        return "the proof did not finish"
-    better, level, worse = ([e.name for e in proof.rivals(standing)] for standing in ("better", "level", "worse"))
-    if worse:
-        return f"DISPROVEN: trained, it is worse than {', '.join(worse)} of its size"
-    scale, unit = (100, " points") if proof.score == "accuracy" else (1, "")
-    apart = f"{scale * abs(lead):.2g}{unit} {'better' if lead >= 0 else 'worse'} than dense"
-    parts = [
-        f"{word} {', '.join(names)} of its size"
-        for word, names in (("better than", better), ("level with", level))
-        if names
-    ]
-    if not parts:
-        return f"trained: {apart}, not decided against others of its size"
-    return f"proven by training: {apart}, {', '.join(parts)}"
+    return f"{model}: {answer_of(record, ranking, suggestion.plan, proof).sentence}"
 
 
 def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:

@@ -122,15 +122,59 @@ def test_rank_slim_report_and_compare_take_its_folder(tmp_path):
             [sys.executable, "-m", "dst_analyze", *command], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-    refused = subprocess.run(
-        [sys.executable, "-m", "dst_analyze", "verify", "run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    refused = command_line(tmp_path, "verify", "run")
     assert refused.returncode == 2
     assert "only its program can rebuild" in refused.stderr
+
+
+def command_line(folder, *command):
+    return subprocess.run(
+        [sys.executable, "-m", "dst_analyze", *command], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+MODEL_FILE = """
+import torch
+from torch import nn
+
+def build_model():
+    return nn.Sequential(nn.Linear(12, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 4))
+"""
+FIT = """
+def fit(model):
+    torch.manual_seed(0)
+    x = torch.randn(64, 12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
+        optimizer.step()
+
+def evaluate(model):
+    x = torch.randn(64, 12)
+    return (model(x).argmax(1) == x[:, :4].argmax(1)).float().mean().item()
+"""
+
+
+def test_slim_and_verify_take_a_study_whose_model_is_in_a_file(tmp_path):
+    study = dst.Study(tmp_path / "run", ALPHAS, name="mine")
+    run_all(study)
+    study.report()
+    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "24"))
+    slimmed = command_line(tmp_path, "slim", "run", "--model", "m.py", "--target-params", "0.4", "--round-to", "1")
+    assert slimmed.returncode == 0, slimmed.stderr
+    assert study.record.config.model == ""
+    without = command_line(tmp_path, "verify", "run", "--model", "m.py", "--seeds", "1")
+    assert without.returncode == 2
+    assert "define fit(model) and evaluate(model)" in without.stderr
+    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "24") + FIT)
+    proven = command_line(tmp_path, "verify", "run", "--model", "m.py", "--seeds", "1", "--jobs", "1")
+    assert proven.returncode == 0, proven.stderr
+    assert "uniform" in proven.stdout
+    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "25"))
+    other = command_line(tmp_path, "slim", "run", "--model", "m.py")
+    assert other.returncode == 2
+    assert "it is not the model of this run: 0 has" in other.stderr
 
 
 @pytest.mark.parametrize("warm_up", [None, False])

@@ -12,7 +12,15 @@ import click
 
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.option_types import folder
-from dst_analyze.cli.options import data_root_option, debug_option, run_argument, slim_asked, slim_options, trust_option
+from dst_analyze.cli.options import (
+    data_root_option,
+    debug_option,
+    given_model_option,
+    run_argument,
+    slim_asked,
+    slim_options,
+    trust_option,
+)
 
 
 @click.command(short_help="Suggest a slimmer model from a run, and write it.")
@@ -21,6 +29,7 @@ from dst_analyze.cli.options import data_root_option, debug_option, run_argument
 @folder("--out", "Where to write.  [default: the run folder]")
 @data_root_option
 @trust_option
+@given_model_option
 @debug_option
 def slim(
     run_folder: Path,
@@ -28,6 +37,7 @@ def slim(
     data_root: Path | None,
     trust: bool,
     reinitialize: bool,
+    model: str | None,
     debug: bool,
     **options: Any,
 ) -> None:
@@ -52,7 +62,7 @@ def slim(
     record = read_run(run_folder)
     ask_trust(record, trust=trust)
     with redirect_stdout(sys.stderr), editing(run_folder) if out is None else nullcontext():
-        traced = reload_model(record, data_root=data_root)
+        traced = reload_model(record, data_root=data_root, model=model)
         coupling, ranking = couple_channels(traced), rank_run(record)
         plan = suggest_widths(traced, ranking, coupling=coupling, **slim_asked(options))
         written = write_suggestion(

@@ -10,7 +10,14 @@ from typing import Literal
 import click
 
 from dst_analyze.cli.option_types import SeedCount
-from dst_analyze.cli.options import data_root_option, debug_option, run_argument, trust_option, worker_options
+from dst_analyze.cli.options import (
+    data_root_option,
+    debug_option,
+    given_model_option,
+    run_argument,
+    trust_option,
+    worker_options,
+)
 from dst_analyze.sweep.engines import forkserver
 
 
@@ -27,6 +34,7 @@ from dst_analyze.sweep.engines import forkserver
 @worker_options
 @data_root_option
 @trust_option
+@given_model_option
 @debug_option
 def verify(
     run_folder: Path,
@@ -36,6 +44,7 @@ def verify(
     ray_address: str | None,
     data_root: Path | None,
     trust: bool,
+    model: str | None,
     debug: bool,
 ) -> None:
     """Train a run's suggestion against the dense model and others of its size. Runs the model's file.
@@ -61,7 +70,7 @@ def verify(
     ask_trust(record, trust=trust)
     plan = read_plan(record)
     with redirect_stdout(sys.stderr), editing(run_folder):
-        task = reload_task(record, data_root=data_root)
+        task = reload_task(record, data_root=data_root, model=model)
         # None: a worker that planned the task by itself would take the defaults of today.
         with Workers(jobs, engine, ray_address).started(task, None) as workers:
             found = verify_and_save(task, record, plan, seeds, workers, Lines(record.manifest, console(stderr=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dst_analyze.errors import DstError, FolderError, OptionError, at
+from dst_analyze.errors import DstError, FolderError, ModelError, OptionError, at
 from dst_analyze.model.inputs.infer import find_example_inputs
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.inputs.stand_in import stand_in_inputs
@@ -19,16 +19,21 @@ from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ExampleInputs, SweepRecord
 from dst_analyze.sweep.data.named_datasets import DEFAULT_ROOT
 from dst_analyze.sweep.planning.description.fingerprint import changed_code, model_sha256, weights_sha256
+from dst_analyze.sweep.planning.loop_plan import OWN_LOOP
+from dst_analyze.sweep.planning.own_loop_plan import task_of
 from dst_analyze.sweep.planning.plan import PlannedBefore, model_source, plan_sweep
 from dst_analyze.sweep.planning.preflight import load_trainable
 from dst_analyze.sweep.training.trial import Task, seeded
 
 
-def reload_model(record: SweepRecord, *, data_root: Path | None = None) -> TracedModel:
+def reload_model(record: SweepRecord, *, data_root: Path | None = None, model: str | None = None) -> TracedModel:
     """Return the traced model of a run, without reading its data set.
 
     Data are read only for old runs that did not keep their inputs and whose model file has no example_inputs().
+    ``model`` says where the model is that a run does not name.
     """
+    if model is not None:
+        return _given_model(record, model)[1]
     config = _with_code(record)
     source = model_source(config.model, config.model_args, config)
     with seeded(config.seeds[0]), at(config.model):
@@ -49,8 +54,13 @@ def reload_model(record: SweepRecord, *, data_root: Path | None = None) -> Trace
     return reload_task(record, data_root=data_root).traced
 
 
-def reload_task(record: SweepRecord, *, data_root: Path | None = None) -> Task:
-    """Return the task of a run as it was planned; raise if its code has changed since."""
+def reload_task(record: SweepRecord, *, data_root: Path | None = None, model: str | None = None) -> Task:
+    """Return the task of a run as it was planned; raise if its code has changed since.
+
+    ``model`` is the model file of a study, whose ``fit`` and ``evaluate`` train and score.
+    """
+    if model is not None:
+        return _study_task(record, model)
     config, made = _with_code(record), record.manifest
     plan = plan_sweep(
         config.model,
@@ -70,7 +80,8 @@ def _with_code(record: SweepRecord) -> SweepConfig:
         raise OptionError(
             f"this run was made from an object in memory ({config.model}), which only its program can rebuild",
             place=str(record.folder),
-            hint="use suggest_widths, slim_model and verify_plan in that program",
+            hint="use suggest_widths, slim_model and verify_plan in that program; or, if its model is in a file, "
+            "name that: --model mymodel.py",
         )
     changed = changed_code(record)
     if changed:
@@ -80,6 +91,46 @@ def _with_code(record: SweepRecord) -> SweepConfig:
             hint="put it back as it was, or sweep anew with another --out; nothing of it has been run",
         )
     return config
+
+
+def _given_model(record: SweepRecord, spec: str) -> tuple[LoadedModel, TracedModel]:
+    """Return the model of a run that does not name it, from where the user says it is."""
+    config = record.config
+    if config.can_be_made_again:
+        raise OptionError(f"this run names its model: {config.model}", place="--model", hint="leave --model out")
+    with seeded(config.seeds[0]), at(spec):
+        loaded = load_trainable(model_source(spec, {}, config))
+        inputs = _kept_inputs(record, loaded)
+        if inputs is None:
+            raise ModelError("the run has kept no example inputs", hint="define example_inputs() in the model file")
+        traced = trace_model(loaded.model, inputs, include=config.include, exclude=config.exclude)
+        then = dict(zip(record.layers["layer"], record.layers["params"].astype(int), strict=True))
+        now = {layer.name: layer.params for layer in traced.layers}
+        if then != now:
+            wrong = next(name for name in (*then, *now) if then.get(name) != now.get(name))
+            raise ModelError(
+                f"it is not the model of this run: {wrong} has {now.get(wrong, 'no')} weights, not "
+                f"{then.get(wrong, 'any')}",
+                hint=f"name the model that {record.folder} was made from",
+            )
+    return loaded, traced
+
+
+def _study_task(record: SweepRecord, spec: str) -> Task:
+    loaded, traced = _given_model(record, spec)
+    if record.config.data != OWN_LOOP:
+        raise OptionError(
+            "this run was trained on data in memory, which only its program has",
+            place="--model",
+            hint="use verify_plan in that program",
+        )
+    if loaded.fit is None or loaded.evaluate is None:
+        raise ModelError(
+            "a study is proven by the loop that trained it, and this file has none",
+            place=spec,
+            hint="define fit(model) and evaluate(model) in it",
+        )
+    return task_of(model_source(spec, {}, record.config), traced, record.config, record.manifest, "other")
 
 
 def why_untrusted(record: SweepRecord) -> str:
