@@ -82,9 +82,9 @@ sweep_options = section(
         help="Search alphas that leave these shares.",
     ),
     click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Seeds per alpha."),
-    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 1125]"),
+    click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 2250]"),
     click.option("--epochs", type=int, metavar="N", help="Passes over the data, in place of --steps."),
-    click.option("--budget", metavar="TIME", help="Choose steps and alphas for a time: 90s, 5min, 1h."),
+    click.option("--budget", metavar="TIME", help="Choose the length for a time, as 5min."),
     click.option("--until-stable", is_flag=True, help="End trials whose order of layers is stable."),
     click.option("--max-epochs", type=int, metavar="N", help="Most epochs with --until-stable."),
     click.option(

@@ -92,6 +92,8 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "notes", f"{'; '.join(doubts)} (explained in the report)"
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
         yield "slim model", suggestion.built_by
+        if suggestion.no_source:
+            yield "", f"not written as source: {suggestion.no_source}"
     yield "report", str(outcome.page)
     yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record)
 

@@ -121,7 +121,8 @@ class Lines:
             case TimeEstimated(seconds=seconds, at_most=at_most, busy=busy):
                 most = f", {minutes(at_most)} at most" if minutes(at_most) != minutes(seconds) else ""
                 count = f"; {event.trials} to {event.at_most_trials} trials"
-                alone = f"; alone on the machine {minutes(seconds / busy)}" if busy > _BUSY else ""
+                by_itself = minutes(seconds / busy)
+                alone = f"; alone on the machine {by_itself}" if busy > _BUSY and by_itself != minutes(seconds) else ""
                 extended = count if event.at_most_trials > event.trials else ""
                 return f"this takes {minutes(seconds)}{most}{extended}{alone}"
             case SweepExtended(trials=trials):

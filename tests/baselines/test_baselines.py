@@ -121,7 +121,7 @@ def test_the_command_keeps_and_shows_them(run, capsys, monkeypatch):
     assert compared.verdict in page
     # Asked once more they are read, not measured.
     monkeypatch.setattr(measuring, "measure", lambda *args: pytest.fail("measured again"))
-    assert main([*RUN, "--resume", "--baselines", "sensitivity"]) == 0
+    assert main([*RUN, "--resume", "--baselines", "sensitivity", "-v"]) == 0
     assert "tau to the sweep" in capsys.readouterr().out
     assert main(["report", "run"]) == 0
     assert (run.folder / "report.html").read_text() == page

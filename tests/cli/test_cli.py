@@ -103,7 +103,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"demo-[0-9a-f]{8}", folder.name)
     end = ending(done.stdout)
     assert next(iter(end)) == "answer"  # nothing went wrong
-    assert re.match(r"demo, 57\.5k parameters: .* could go on stand-in data: 57\.5k → \d", end["answer"])
+    assert re.match(r"demo, 57\.5k parameters: .* could go: 57\.5k → \d", end["answer"])
     assert "of its weights go at no loss" in end["redundant"]
     assert end["how sure"].startswith(("consistent: ", "weakly consistent: "))
     assert end["report"] == f"reports/{folder.name}/report.html"
@@ -190,7 +190,8 @@ def test_help_is_one_screen_and_help_all_has_every_option_in_one_line_each(capsy
     assert main(["model.py", "--help-all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for option in (one for one in commands.commands["analyze"].params if isinstance(one, click.Option)):
-        (line,) = [line for line in lines if line.startswith(f"  {option.opts[0]} ")]
+        names = ", ".join(sorted(option.opts, key=len))
+        (line,) = [line for line in lines if line.startswith(f"  {names} ")]
         assert re.search(r"  \S.*[.\])]$", line)  # its text ends there
     assert [line for line in lines if line.startswith("Training:")]
     assert main(["inspect", "--help"]) == 0
@@ -320,7 +321,7 @@ def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch):
     def fail(*args, **options):
         raise RuntimeError(HOSTILE)
 
-    monkeypatch.setattr("dst_analyze.sweep.planning.plan.plan_sweep", fail)
+    monkeypatch.setattr("dst_analyze.sweep.planning.budget.plan_sweep", fail)
     assert main(["small.py"]) == 1
     err = capsys.readouterr().err
     assert (
@@ -394,10 +395,9 @@ def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline)
     summary = captured.out.rpartition("\n\n")[2].splitlines()
     rows = {line[:12].strip(): line[12:] for line in summary}
     assert len(summary) <= 10
-    found = (
-        r"m, 1\.81k parameters: .* could go on stand-in data: 1\.81k → \d+ parameters, MACs to \d+ %; not proven yet"
-    )
-    assert re.fullmatch(found, rows["answer"])
+    model, _, said = rows["answer"].partition(": ")
+    assert model == "m, 1.81k parameters"
+    assert re.fullmatch(r".* could go: 1\.81k → \d+ parameters, MACs to \d+ %; not proven yet", said)
     assert "redundant" in rows
     assert re.match(r"(weakly )?consistent|unconfirmed", rows["how sure"])
     assert (rows["report"], rows["slim model"]) == ("run/report.html", "run/slim_model.py")

@@ -67,7 +67,7 @@ def test_lines_where_there_is_no_terminal(tmp_path):
     assert lines == [
         "STAND-IN DATA, because the model file has none: data",
         "all of it",
-        "on cpu; thresholds on a clock of 1",
+        "on cpu; thresholds learn at the rate of the weights",
         "3 trials of 100 steps, 1 of them done already, 2 at once",
         "alpha 1e-4, seed 1 starts again: killed",
         "dense, seed 0: loss 0.25, accuracy 75.0%, 1.5 s",

@@ -377,7 +377,10 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
     assert "not a share" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()  # before training
     assert (
-        main(["m.py", "--alphas", "1e-4", "--steps", "4", "--out", "other", "--target-macs", "0.5", "--jobs", "1"]) == 0
+        main(
+            ["m.py", "--alphas", "1e-4", "--steps", "4", "--out", "other", "--target-macs", "0.5", "--jobs", "1", "-v"]
+        )
+        == 0
     )
     said = " ".join(capsys.readouterr().out.split())
     assert "no slimmer architecture: no trial can be used as evidence (1 left nearly all weights)" in said
@@ -403,7 +406,7 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
     proof = capsys.readouterr().out
     verdict = " ".join(proof[proof.index("It scores") :].split())
     assert "uniform" in verdict
-    again = ["m.py", "--alphas", "3e-3,1e-2", "--steps", "40", "--out", "run", "--verify", "--verify-seeds", "2"]
+    again = ["m.py", "--alphas", "3e-3,1e-2", "--steps", "40", "--out", "run", "--verify", "--verify-seeds", "2", "-v"]
     assert main(again) == 0  # the same proof at the end of the whole job; nothing is trained again
     assert verdict in " ".join(capsys.readouterr().out.split())
     assert main(["inspect", "run/slim_model.py"]) == 0  # it is a model file itself
@@ -494,7 +497,7 @@ def test_layers_that_shrink_together_are_ranked_together(tmp_path, capsys, monke
         "nn.Linear(64, hidden), nn.Linear(hidden, 10)\n        self.side = nn.Linear(64, hidden)",
     )
     (tmp_path / "m.py").write_text(residual)
-    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run", "--quiet", "--jobs", "1"]) == 0
+    assert main(["m.py", "--alphas", "1e-4,1e-3", "--steps", "20", "--out", "run", "-v", "--jobs", "1"]) == 0
     assert "shrink together" in capsys.readouterr().out
     assert (tmp_path / "run" / "groups.csv").read_text() == "layer,group\none,one\nside,one\n"
     assert main(["rank", "run", "--format", "json"]) == 0

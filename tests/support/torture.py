@@ -217,7 +217,7 @@ def patches() -> Iterator[object]:
     """Train in this process; leave out what is neither the same twice nor about the disk: times, and the drawing."""
     yield patch("dst_analyze.sweep.engines.forkserver.start_forkserver", lambda: None)
     yield patch("dst_analyze.sweep.engines.workers.ProcessEngine", lambda jobs, request: InProcessEngine())
-    yield patch("dst_analyze.slimming.proof.verify.milliseconds", lambda models, *_: [1.0] * len(models))
+    yield patch("dst_analyze.slimming.proof.costs.milliseconds", lambda models, *_: [1.0] * len(models))
     yield patch("dst_analyze.report.page.render", lambda *_: "<html></html>")
 
 

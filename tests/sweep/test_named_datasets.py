@@ -204,12 +204,12 @@ def test_from_the_command_line(tmp_path, monkeypatch, capsys):
         "--threshold-clock",
         "1",
     ]
-    assert main(["m.py", "--data", data, *options, "--out", "run"]) == 0
+    assert main(["m.py", "--data", data, *options, "--out", "run", "-v"]) == 0
     captured = capsys.readouterr()
     assert "! In 4 steps alpha 1e-9 cannot prune" in captured.err
     assert captured.err.index("cannot prune") < captured.err.index("dense, seed 0")
     assert "! Before training: In 4 steps" in captured.out
-    assert "on cpu; thresholds on a clock of 1" in captured.err
+    assert "on cpu; thresholds learn at the rate of the weights" in captured.err
     page = (tmp_path / "run" / "report.html").read_text()
     assert "cannot prune" in page
     assert "as in the paper" in page

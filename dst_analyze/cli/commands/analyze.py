@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -128,8 +126,6 @@ def analyze(
             estimate_time = engine == "local" and not (quiet or fast_dev_run)  # what a cluster takes is not seen here
             with workers.started(plan.task, plan.request, trials_of(plan)) as trainers:
                 folder = job.enter_context(open_folder(plan, emit))  # until the report is written
-                # What comes after the sweep takes a second to import: done while its first training waits alone.
-                threading.Thread(target=import_module, args=("dst_analyze.pipeline",), daemon=True).start()
                 record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 

@@ -67,7 +67,7 @@ def answer_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proo
     """Return the answer of a run; the proof counts most, then the plan, then the ranking."""
     if plan is not None and not plan.is_advice:
         return Answer(Standing.TEST_RUN, "A test run of a few steps: nothing here is a result")
-    on = " on stand-in data" if record.manifest.data.stand_in else ""
+    on = " (on stand-in data)" if record.manifest.data.stand_in else ""
     if proof is not None and plan is not None and (pairs := _pairs(proof)) is not None:
         return _proven(plan, proof, pairs, on)
     title = next((note.title for note in notes_of(record) if note.title in _BECAUSE), None)
