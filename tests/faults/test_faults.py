@@ -108,7 +108,7 @@ def test_a_score_that_was_changed_is_not_believed(bench):
     run = bench.restore("before-verify")
     bench.do(JOBS["verify"])
     wanted = files_of(run)
-    file = run / "verified" / "slim,seed=0.json"
+    (file,) = (run / "verified").glob("slim-*,seed=0.json")
     file.write_text(json.dumps(json.loads(file.read_text()) | {"score": 0.99}))
     assert bench.do(JOBS["verify"]) == 0
     assert files_of(run) == wanted
