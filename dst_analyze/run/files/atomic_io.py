@@ -42,10 +42,6 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    write_bytes(path, csv_bytes(frame))
-
-
 def spreadsheet_safe(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The frame with columns of names that no spreadsheet takes for formulas; `as_named` gives them back."""
     return _renamed(frame, names, spreadsheet_name)
