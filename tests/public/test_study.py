@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 import dst_analyze as dst
+from dst_analyze.cli.main import main
 from dst_analyze.errors import DstError, FolderError, ModelError, OptionError
 from dst_analyze.run.files.paths import trial_folder
 from dst_analyze.sweep.data.batches import TensorBatches
@@ -156,25 +158,22 @@ def evaluate(model):
 """
 
 
-def test_slim_and_verify_take_a_study_whose_model_is_in_a_file(tmp_path):
-    study = dst.Study(tmp_path / "run", ALPHAS, name="mine")
+def test_slim_and_verify_take_a_study_whose_model_is_in_a_file(tmp_path, monkeypatch, capsys, inline):
+    monkeypatch.chdir(tmp_path)
+    study = dst.Study("run", ALPHAS, name="mine")
     run_all(study)
     study.report()
-    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "24"))
-    slimmed = command_line(tmp_path, "slim", "run", "--model", "m.py", "--target-params", "0.4", "--round-to", "1")
-    assert slimmed.returncode == 0, slimmed.stderr
     assert study.record.config.model == ""
-    without = command_line(tmp_path, "verify", "run", "--model", "m.py", "--seeds", "1")
-    assert without.returncode == 2
-    assert "define fit(model) and evaluate(model)" in without.stderr
-    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "24") + FIT)
-    proven = command_line(tmp_path, "verify", "run", "--model", "m.py", "--seeds", "1", "--jobs", "1")
-    assert proven.returncode == 0, proven.stderr
-    assert "uniform" in proven.stdout
-    (tmp_path / "m.py").write_text(MODEL_FILE.replace("WIDTH", "25"))
-    other = command_line(tmp_path, "slim", "run", "--model", "m.py")
-    assert other.returncode == 2
-    assert "it is not the model of this run: 0 has" in other.stderr
+    Path("m.py").write_text(MODEL_FILE.replace("WIDTH", "24"))
+    assert main(["slim", "run", "--model", "m.py", "--target-params", "0.4", "--round-to", "1"]) == 0
+    assert main(["verify", "run", "--model", "m.py", "--seeds", "1"]) == 2
+    assert "define fit(model) and evaluate(model)" in capsys.readouterr().err
+    Path("m.py").write_text(MODEL_FILE.replace("WIDTH", "24") + FIT)
+    assert main(["verify", "run", "--model", "m.py", "--seeds", "1"]) == 0
+    assert "uniform" in capsys.readouterr().out
+    Path("m.py").write_text(MODEL_FILE.replace("WIDTH", "25"))
+    assert main(["slim", "run", "--model", "m.py"]) == 2
+    assert "it is not the model of this run: 0 has" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("warm_up", [None, False])
