@@ -3,8 +3,7 @@
     python docs/recording.py                       # runs it, about a minute on two free cores
     python docs/recording.py --text FILE           # from the kept output of a run
 
-The command is really run, in an empty folder. What it prints on stdout is shown as it is, but for the middle: the first
-table and the answer at the end stay.
+The command is really run, in an empty folder; what it prints on stdout is shown as it is.
 """
 
 from __future__ import annotations
@@ -45,14 +44,6 @@ def run() -> str:
     return done.stdout
 
 
-def excerpt(printed: str) -> list[str]:
-    """Return the lines of the first table and of the last paragraph, with a mark for what is left out between."""
-    parts = [part for part in re.split(r"\n(?:\s*\n)+", printed.strip("\n")) if part.strip()]
-    table = next(at for at, part in enumerate(parts) if "─" in part)
-    kept = [*parts[: table + 1], "\x1b[2m...\x1b[0m"] if table + 1 < len(parts) - 1 else parts[: table + 1]
-    return "\n\n".join([*kept, parts[-1]]).splitlines()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="kept output, in place of a run")
@@ -60,7 +51,7 @@ def main() -> None:
     printed = arguments.text.read_text() if arguments.text else run()
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), (COMMAND, "bold")), "")
-    for line in excerpt(printed):
+    for line in printed.strip("\n").splitlines():
         console.print(Text.from_ansi(line), soft_wrap=True)
     drawn = console.export_svg(title="dst-analyze", theme=MONOKAI, unique_id="terminal")
     PICTURE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
