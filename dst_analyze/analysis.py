@@ -29,8 +29,7 @@ from dst_analyze.slimming.artifacts import verify_and_save, write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
-from dst_analyze.slimming.proof.kept_scores import Seeds
-from dst_analyze.slimming.proof.result import Verification
+from dst_analyze.slimming.proof.result import Seeds, Verification
 from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.budget import plan_within

@@ -27,8 +27,8 @@ from dst_analyze.slimming.artifacts import Suggestion, verify_and_save, write_su
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
-from dst_analyze.slimming.proof.kept_scores import Seeds, asked_seeds
-from dst_analyze.slimming.proof.result import Verification
+from dst_analyze.slimming.proof.kept_scores import asked_seeds
+from dst_analyze.slimming.proof.result import Seeds, Verification
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.sweep.training.trial import Task

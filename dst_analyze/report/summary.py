@@ -162,7 +162,7 @@ def _proven(proof: Verification) -> Iterator[str]:
         better = {"accuracy": "points above", "loss": "of loss better than", "score": "above"}[proof.score]
         worse = {"accuracy": "points below", "loss": "worse than", "score": "below"}[proof.score]
         apart = f"{_amount(abs(lead), proof.score)} {worse if lead < 0 else better} the dense model"
-        bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (low, high)]
+        bounds = [_signed_amount(bound, proof.score) for bound in (low, high)]
         between = f" (95 % interval {' to '.join(bounds)})" if math.isfinite(low) else ""
         yield f"Trained from scratch with {seeds}, it ends {apart}{between}."
     words_of: dict[LeadStanding, str] = {
@@ -191,10 +191,14 @@ def standings(proof: Verification) -> dict[str, str]:
             continue
         standing = proof.standing(entry.name)
         words = "not decided" if standing == "open" else standing
-        bounds = [f"{'−' if bound < 0 else '+'}{_amount(abs(bound), proof.score)}" for bound in (lead, low, high)]
+        bounds = [_signed_amount(bound, proof.score) for bound in (lead, low, high)]
         between = f", {bounds[1]} to {bounds[2]}" if math.isfinite(low) else ", one seed"
         found[entry.name] = f"{words} ({bounds[0]}{between})"
     return found
+
+
+def _signed_amount(apart: float, kind: str) -> str:
+    return f"{'−' if apart < 0 else '+'}{_amount(abs(apart), kind)}"
 
 
 def _amount(apart: float, kind: str) -> str:

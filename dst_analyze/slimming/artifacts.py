@@ -32,8 +32,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.kept_scores import Seeds
-from dst_analyze.slimming.proof.result import Verification
+from dst_analyze.slimming.proof.result import Seeds, Verification
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dst_analyze.ranking.result import Ranking
-    from dst_analyze.slimming.proof.kept_scores import Seeds
-from dst_analyze.slimming.proof.result import Verification
+    from dst_analyze.slimming.proof.result import Seeds, Verification
 
 _ITERATING: weakref.WeakValueDictionary[str, Generator[StudyTrial, None, None]] = weakref.WeakValueDictionary()
 """By run folder: a loop that was broken off in a notebook lives on in its traceback, and would hold the folder."""

@@ -33,7 +33,7 @@ from dst_analyze.sweep.engines import forkserver
 
 if TYPE_CHECKING:
     from dst_analyze.run.events import Emit, Event
-    from dst_analyze.slimming.proof.kept_scores import Seeds
+    from dst_analyze.slimming.proof.result import Seeds
     from dst_analyze.sweep.engines.workers import Workers
     from dst_analyze.sweep.planning.plan import Plan
 
@@ -192,14 +192,14 @@ def _say_evidence(plan: Plan) -> None:
 
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
-    from dst_analyze.slimming.proof.result import AUTO_SEEDS, CONTENDERS
+    from dst_analyze.slimming.proof.result import CONTENDERS, looks_of
     from dst_analyze.sweep.planning.estimates.cost import estimate_of
     from dst_analyze.sweep.planning.estimates.dry_run import words
     from dst_analyze.sweep.run_sweep import trials_of
 
     with redirect_stdout(sys.stderr):
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
-    seeds = () if verify_seeds is None else AUTO_SEEDS if verify_seeds == "auto" else (verify_seeds,)
+    seeds = () if verify_seeds is None else looks_of(verify_seeds)
     trainings = [len(CONTENDERS) * count for count in seeds]
     rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
     click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))

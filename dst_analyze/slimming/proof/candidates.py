@@ -65,6 +65,7 @@ class Candidates:
         self._asked = {name: plan.reached[name] for name in counted}
         # The user's limits hold for all; unclear and needed layers are evidence, which only the suggestion may use.
         self._limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
+        self._random: dict[int, Candidate] = {}  # by seed: a plan builds and traces its model
         equal = equal_evidence(coupling)
         found = [
             Candidate(DENSE, "the model as it is", None),
@@ -85,10 +86,13 @@ class Candidates:
 
     def random(self, seed: int) -> Candidate:
         """Return the model whose groups are thinned at random, with widths of its own for each seed."""
-        rng = np.random.default_rng(seed)
-        groups = self._coupling.removable
-        chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in groups}
-        return Candidate(RANDOM, "groups thinned at random, anew for each seed", self._plan_of(chance, "density"))
+        if seed not in self._random:
+            rng = np.random.default_rng(seed)
+            groups = self._coupling.removable
+            chance = {g.name: GroupEvidence.equal(g.width, float(rng.uniform(0.1, 1))) for g in groups}
+            about = "groups thinned at random, anew for each seed"
+            self._random[seed] = Candidate(RANDOM, about, self._plan_of(chance, "density"))
+        return self._random[seed]
 
     def by_magnitude(self, ratios: Sequence[Mapping[str, float]]) -> list[Candidate]:
         """Return all models, with that of the magnitudes of a trained dense model: what is left of each layer."""

@@ -14,9 +14,8 @@ from dst_analyze.run.config import Json, Number, Size
 from dst_analyze.run.files.atomic_io import broken, listed_sums, replace_files, writing
 from dst_analyze.run.reader import read_json
 from dst_analyze.slimming.proof.candidates import Candidate
+from dst_analyze.slimming.proof.result import Seeds
 
-Seeds = int | Literal["auto"]
-"""The number of seeds of each model of a proof; "auto" adds seeds until every comparison is decided."""
 Ratios = dict[str, dict[str, float]]
 """By the share of all weights that is left, what magnitude pruning leaves of each layer."""
 

@@ -36,10 +36,17 @@ LEVEL: dict[ScoreKind, float] = {"accuracy": 0.005, "loss": 0.01, "score": 0.01}
 """Two models are level if their difference is surely within this: of accuracy, or as a share of the dense model's."""
 AUTO_SEEDS = (3, 5, 10)
 """The numbers of seeds after which an automatic proof looks whether its comparisons are decided."""
+Seeds = int | Literal["auto"]
+"""The number of seeds of each model of a proof; "auto" adds seeds until every comparison is decided."""
 _MISMATCH = 0.1  # a difference in cost, as a share of the suggestion's, that is pointed out
 _MOST_ENTRIES = 100
 
 LeadStanding = Literal["better", "worse", "level", "open"]
+
+
+def looks_of(seeds: Seeds) -> tuple[int, ...]:
+    """Return the numbers of seeds after which a proof looks whether its comparisons are decided."""
+    return AUTO_SEEDS if seeds == "auto" else (seeds,)
 
 
 class Entry(Json):

@@ -22,8 +22,8 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.candidates import Candidate, Candidates, build_candidate
 from dst_analyze.slimming.proof.costs import measure_costs
-from dst_analyze.slimming.proof.kept_scores import KeptScore, KeptScores, Ratios, Seeds
-from dst_analyze.slimming.proof.result import AUTO_SEEDS, MAGNITUDE, RANDOM, SLIM, Entry, Verification
+from dst_analyze.slimming.proof.kept_scores import KeptScore, KeptScores, Ratios
+from dst_analyze.slimming.proof.result import MAGNITUDE, RANDOM, SLIM, Entry, Seeds, Verification, looks_of
 from dst_analyze.slimming.surgery.slim_model import check_plan_fits
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.engines.resources import torch_threads
@@ -165,7 +165,7 @@ def verify_task_plan(
     kept = KeptScores(keep_in, task.steps)
     kept.save_asked(seeds)
     proof = _Proof(task, coupling, Candidates(task.traced, coupling, record, plan), kept, engine, listener)
-    looks = AUTO_SEEDS if seeds == "auto" else (seeds,)
+    looks = looks_of(seeds)
     proof.announce(looks)
     for count in looks:
         proof.train(range(count))
