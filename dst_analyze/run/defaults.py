@@ -8,8 +8,8 @@ from dst_analyze.run.config import OnCollapse, SweepConfig, ThresholdScale
 
 FULL_LENGTH = 9_000
 """Steps in which thresholds with the weights' learning rate show the paper's pattern; shorter runs use more."""
-DEFAULT_STEPS = 2_250
-"""A quarter of a full-length run; docs/experiments/short-sweeps.md compares lengths."""
+DEFAULT_STEPS = 1_500
+"""A sixth of a full-length run; docs/experiments/short-sweeps.md compares lengths."""
 FASTEST = 30
 """The largest default clock."""
 PAPER_CLOCK = 1.0
