@@ -81,7 +81,8 @@ class Analysis:
         Args:
             write: Write the plan, the slim model's source and its weights into the run folder.
             reinitialize: Write newly drawn weights, not those that are left of the given model.
-            **asked: Options of `suggest_widths`, such as ``target_params``; half of the parameters by default.
+            **asked: Options of `suggest_widths`, such as ``target_params``; the size is by default the one that
+                the sweep's masks let one expect to be enough.
 
         Returns:
             The plan, for `slim_model` and `verify`.

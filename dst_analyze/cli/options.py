@@ -196,8 +196,12 @@ machine_options = section(
 slim_options = section(
     "Slimmer architecture",
     click.option(
-        "--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep.  [default: 0.5]"
+        "--target",
+        type=click.Choice(["auto"]),
+        metavar="auto",
+        help="auto: the size that the masks let one expect to be enough.  [default]",
     ),
+    click.option("--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep."),
     click.option("--target-macs", type=float, metavar="SHARE", help="Share of the MACs to keep."),
     click.option("--target-latency", type=float, metavar="SHARE", help="Share of the measured forward time to keep."),
     click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths are multiples of N.  [default: 8]"),
@@ -284,7 +288,9 @@ COMMON = (
 )
 """What `dst-analyze --help` shows; `--help-all` shows every option."""
 
-_SLIM = ("target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "only_clear", "rule")
+_SLIM = (
+    "target", "target_params", "target_macs", "target_latency", "round_to", "min_width", "keep", "only_clear", "rule"
+)  # fmt: skip
 
 
 def slim_asked(options: dict[str, Any]) -> dict[str, Any]:

@@ -152,6 +152,8 @@ def plan_words(plan: SlimPlan) -> Iterator[str]:
         yield f"MACs       {short(plan.macs)} -> {short(plan.new_macs)} ({plan.new_macs / plan.macs:.1%})"
     if plan.latency is not None:
         yield f"latency    {plan.latency:.1%} of the dense model's, measured here"
+    if plan.target is not None:
+        yield plan.target.sentence
     yield from plan.notes
     for branch in plan.depth:
         most = ", ".join(f"{shorten_middle(layer, 40)} {share:.1%}" for layer, share in branch.empty.items())

@@ -28,6 +28,8 @@ def commands(
     lines = [command_again(record, *beside, "--out", run)]
     if plan is not None:
         asked = [part for name, share in plan.asked.items() for part in (f"--target-{name}", f"{share:g}")]
+        if plan.target is not None and plan.target.is_expected:
+            asked = ["--target", "auto"]
         careful = ["--only-clear"] if plan.limits.unclear or plan.limits.needed else []
         lines.append(shlex.join(["dst-analyze", "slim", run, *asked, "--rule", plan.rule, *careful]))
     if proof is not None:

@@ -139,6 +139,8 @@ def _saving(plan: SlimPlan | None, proof: Verification | None, answer: Answer) -
     if plan.macs and plan.new_macs is not None:
         text += f" and {plan.new_macs:,} of {plan.macs:,} MACs ({plan.new_macs / plan.macs:.1%})"
     yield f"{text}."
+    if plan.target is not None:
+        yield plan.target.sentence
     if proof is not None:
         slim, dense = proof.entry(SLIM), proof.entry(DENSE)
         if slim.latency_ms is not None and dense.latency_ms is not None:

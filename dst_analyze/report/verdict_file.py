@@ -12,6 +12,7 @@ from dst_analyze.report.summary import Summary
 from dst_analyze.run.config import Json, Number, Share
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.planning.target import SizeTarget
 from dst_analyze.slimming.proof.result import SLIM, LeadStanding, Verification
 from dst_analyze.version import __version__
 
@@ -71,6 +72,7 @@ class SuggestedSize(Json):
 
     is_advice: bool  # False for the plan of a rehearsal
     asked: dict[str, Number]
+    target: SizeTarget | None = None  # how the size was chosen, if none was asked for
     params: Amount
     new_params: Amount
     macs: Amount | None
@@ -173,6 +175,7 @@ def _suggestion(plan: SlimPlan) -> SuggestedSize:
     return SuggestedSize(
         is_advice=plan.is_advice,
         asked=plan.asked,
+        target=plan.target,
         params=plan.params,
         new_params=plan.new_params,
         macs=plan.macs,

@@ -397,7 +397,7 @@ def test_slim_and_verify_on_the_command_line(tmp_path, capsys, monkeypatch, inli
         file.name for file in (tmp_path / "run").iterdir()
     }
     written = load_file(tmp_path / "run" / "slim_model.safetensors")
-    assert main(["slim", "run", "--round-to", "1", "--reinitialize"]) == 0
+    assert main(["slim", "run", "--target-params", "0.5", "--round-to", "1", "--reinitialize"]) == 0
     fresh = load_file(tmp_path / "run" / "slim_model.safetensors")
     assert {name: value.shape for name, value in fresh.items()} == {n: v.shape for n, v in written.items()}
     assert not any(torch.equal(fresh[name], value) for name, value in written.items())

@@ -79,14 +79,16 @@ def answer_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proo
     if 1 - plan.new_params / plan.params < _NOTHING:
         return Answer(Standing.NOTHING, "No part of this network is suggested to go")
     standing = Standing.UNPROVEN if proof is None else Standing.UNFINISHED
-    return Answer(standing, f"{part_words(plan)} of this network could go{on}", size_words(plan), str(standing))
+    detail = size_words(plan) if plan.target is None else f"{size_words(plan)}; {plan.target.clause}"
+    return Answer(standing, f"{part_words(plan)} of this network could go{on}", detail, str(standing))
 
 
 def _proven(plan: SlimPlan, proof: Verification, pairs: np.ndarray, on: str) -> Answer:
     slim, dense = (float(mean) for mean in pairs.mean(axis=0))
     scores = f"{proof.score} {score_words(slim, proof.score)} against {score_words(dense, proof.score)} dense"
     trained = f"trained from scratch with {len(pairs)} seed{'s' if len(pairs) != 1 else ''}"
-    detail = f"{size_words(plan)}, {scores}"
+    searched = f"; {plan.target.clause}" if plan.target is not None and not plan.target.is_expected else ""
+    detail = f"{size_words(plan)}, {scores}{searched}"
     worse = [entry.name for entry in proof.rivals("worse")]
     if worse:
         headline = "Do not follow the suggested widths"

@@ -74,9 +74,18 @@ DEFAULT_RULE = "balance"
 
 def check_asked(options: Mapping[str, Any]) -> None:
     """Raise on options of `suggest_widths` that are no valid rule or budget."""
+    if options.get("target") not in (None, "auto"):
+        raise OptionError(f"there is no target {options['target']!r}", place="--target", hint="give auto or no target")
     rule = options.get("rule", DEFAULT_RULE)
     if rule not in RULES:
         raise OptionError(f"there is no rule {rule!r}", place="--rule", hint=f"choose one of {', '.join(RULES)}")
+    targets = [name for name, share in options.items() if name.startswith("target_") and share is not None]
+    if options.get("target") is not None and targets:
+        raise OptionError(
+            f"a size is asked for (--{targets[0].replace('_', '-')}) and left to the sweep (--target auto)",
+            place="--target",
+            hint="give one of them",
+        )
     for name, share in options.items():
         if name.startswith("target_") and share is not None and not 0 < share < 1:
             option = f"--{name.replace('_', '-')}"

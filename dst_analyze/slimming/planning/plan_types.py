@@ -17,6 +17,7 @@ from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.run.files.safe_read import read_json_text
 from dst_analyze.run.files.tables import MOST_LAYERS
+from dst_analyze.slimming.planning.target import SizeTarget
 from dst_analyze.text import percent, short
 
 _LADDER_ROWS = 16  # groups that the ladder shows
@@ -124,6 +125,7 @@ class SlimPlan(Json):
         groups: The groups of channels that may be narrowed, with old and new widths.
         frozen: The groups that cannot be narrowed, with reasons.
         asked: The requested shares, such as {"params": 0.5}; ``reached`` has those of the plan.
+        target: How the size was chosen, if none was asked for.
         params: The model's parameters; ``new_params`` those of the slim model.
         macs: The model's MACs per sample; ``new_macs`` those of the slim model.
         latency: The slim model's time of a forward pass as a share of the dense one's, if requested.
@@ -150,6 +152,7 @@ class SlimPlan(Json):
     tensors_only: bool = True  # False if the example has other arguments, or nested ones: `inputs` do not show them
     rule: str
     asked: dict[str, Number]
+    target: SizeTarget | None = None
     limits: Limits = Limits()
     groups: tuple[GroupPlan, ...] = Field(max_length=_MOST_GROUPS)
     frozen: tuple[FrozenGroup, ...] = Field(max_length=_MOST_GROUPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
@@ -16,6 +17,7 @@ from dst_analyze.slimming.planning.budget import (
     RULES,
     Budget,
     Widths,
+    check_asked,
     widths_for,
 )
 from dst_analyze.slimming.planning.density import Evidence, from_ratios, late_ratios
@@ -26,8 +28,8 @@ from dst_analyze.slimming.planning.ladder import ladder_of
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_widths
 from dst_analyze.slimming.planning.ranked import needed_layers, ranked_layers, unclear_layers
+from dst_analyze.slimming.planning.target import AXES, FALLBACK, SizeTarget, alpha_results, expected_target
 
-DEFAULT_TARGET = {"params": 0.5}
 _RANK_FIRST = "pass rank_layers(record), or rank_layers(frame) of a table with the columns layer, alpha and remaining"
 _REHEARSAL = "no slimmer architecture is advised: this was a rehearsal, which built and wrote a model without evidence"
 
@@ -36,6 +38,7 @@ def suggest_widths(
     traced: TracedModel,
     ranking: Ranking,
     *,
+    target: Literal["auto"] | None = None,
     target_params: float | None = None,
     target_macs: float | None = None,
     target_latency: float | None = None,
@@ -56,7 +59,9 @@ def suggest_widths(
     Args:
         traced: The model, of `trace_model`.
         ranking: The ranking of its layers, of `rank_layers`.
-        target_params: The share of the parameters to keep; 0.5 if no target is given.
+        target: "auto", the default, for the share of the parameters that the sweep's masks let one expect to be
+            enough (half of them if they say nothing); not together with another target.
+        target_params: The share of the parameters to keep.
         target_macs: The share of the MACs to keep.
         target_latency: The share of the time of a forward pass to keep, measured on this machine.
         round_to: Widths are multiples of this.
@@ -101,14 +106,19 @@ def suggest_widths(
         evidence = sweep_evidence(coupling, record, ranked) if ranked.used else equal_evidence(coupling)
     limits = Limits(round_to=round_to, min_width=min_width, keep=tuple(keep))
     given = {"params": target_params, "macs": target_macs, "latency": target_latency}
-    asked = {name: share for name, share in given.items() if share is not None} or DEFAULT_TARGET
+    asked = {name: share for name, share in given.items() if share is not None}
+    check_asked({"target": target, **{f"target_{name}": share for name, share in asked.items()}})
+    size = None
+    if not asked:
+        size = SizeTarget(basis="rehearsal", share=FALLBACK) if rehearsal else expected_target(alpha_results(ranking))
+        asked = shares_at(traced, size.share)
     if only_clear:
         alike = math.sqrt(max(0.0, min(1.0, *asked.values())))
         held = {"unclear": unclear_layers(ranked), "needed": needed_layers(ranked), "needed_share": alike}
         limits = limits.model_copy(update=held)
     plan = plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
     costs = {name: cost_of(traced, coupling, name) for name in ("params", "macs")}
-    counted = {name: share for name, share in asked.items() if name != "latency"} or DEFAULT_TARGET
+    counted = {name: share for name, share in asked.items() if name != "latency"} or {"params": FALLBACK}
     budgets = {name: Budget(costs[name], share) for name, share in counted.items()}
     plan = Explainer(coupling, evidence, RULES[rule], limits, budgets, ranked).explained(plan)
 
@@ -120,9 +130,15 @@ def suggest_widths(
     if ranked.used and not rehearsal and not working:
         notes.append(f"every trial scores below {WORKING:.0%} of the dense model, so none shows what the task needs")
     found = {
+        "target": size,
         "depth": empty_branches(traced, ratios),
         "ladder": ladder_of(traced, coupling, widths_of, costs, "macs" if set(counted) == {"macs"} else "params"),
         "trials": 0 if rehearsal else len(working or ranked.used),
         "notes": tuple(notes),
     }
     return plan.model_copy(update=found)
+
+
+def shares_at(traced: TracedModel, share: float) -> dict[str, float]:
+    """Return the budgets of a size that was not asked for, by axis."""
+    return {axis: share for axis in AXES if axis == "params" or traced.macs}

@@ -1,0 +1,146 @@
+"""The size of a suggestion if none is asked for: the share that a sweep's masks let one expect to be enough.
+
+Single weights leave at no measurable loss long before whole channels do. A net of a share r of the rows and a share r
+of the columns of each weight has r² of the weights; masks that leave a share k thin out both ways, so the slim net is
+expected to need √k of the parameters. The constants are the rule: experiments that calibrate it change them here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.run.config import Json, Number, Share, Size
+
+POWER = 0.5
+"""The share of the parameters that is expected to be enough: the share of single weights left, to this power."""
+LEAST, MOST = 0.10, 0.75
+"""Bounds of the expectation."""
+FALLBACK = 0.5
+"""The share of the parameters if the masks say nothing about the size."""
+AXES: tuple[Literal["params", "macs"], ...] = ("params",)
+"""What an expected share is a share of."""
+
+Basis = Literal["masks", "proof", "no free alpha", "no score", "rehearsal"]
+RungStanding = Literal["level", "below", "open"]
+
+
+@dataclass(frozen=True)
+class AlphaResult:
+    """What one alpha left of the ranked layers' weights, and whether that cost no measurable loss of score."""
+
+    alpha: float
+    remaining: float
+    loss: float  # of score against the dense model; NaN if it is not known
+    free: bool
+
+
+class TriedSize(Json):
+    """A size that was trained beside the dense model; ``lead`` is negative if it scores worse."""
+
+    share: Share
+    params: Size
+    standing: RungStanding
+    lead: Number | None
+    low: Number | None
+    high: Number | None
+    seeds: Size
+
+
+class SizeTarget(Json):
+    """How the size of a plan was chosen, where the user has not asked for one.
+
+    ``share`` is that of the parameters; ``left`` is the share of single weights that the strongest ``alpha`` without
+    measurable loss has left. ``tried`` are the sizes that were trained, in this order.
+    """
+
+    basis: Basis
+    share: Share
+    left: Share | None = None
+    alpha: Number | None = None
+    tried: tuple[TriedSize, ...] = Field(default=(), max_length=100)
+
+    @property
+    def is_expected(self) -> bool:
+        """True if nothing was trained at this size."""
+        return self.basis != "proof"
+
+    @property
+    def level(self) -> bool:
+        """True if a net of this size was shown to be level with the dense model."""
+        return any(size.standing == "level" and size.share == self.share for size in self.tried)
+
+    @property
+    def clause(self) -> str:
+        """Why the plan has its size, in a clause."""
+        if self.basis == "proof" and self.level:
+            return f"the smallest size tried that is level with the dense model ({self._tried})"
+        if self.basis == "proof":
+            return f"no size tried is shown to be level with the dense model ({self._tried})"
+        if self.basis == "masks":
+            return f"the sweep's masks let one expect that {_percent(self.share)} is enough"
+        return f"{_percent(self.share)} of the parameters is a default, {_WHY[self.basis]}"
+
+    @property
+    def sentence(self) -> str:
+        """Why the plan has its size, in a sentence."""
+        left = ""
+        if self.basis == "masks" and self.left is not None:
+            left = f" (they leave {_percent(self.left)} of the single weights at no measurable loss): not proven"
+        return f"{self.clause[:1].upper()}{self.clause[1:]}{left}."
+
+    @property
+    def _tried(self) -> str:
+        words = {"level": "level", "below": "below it", "open": "not decided"}
+        return ", ".join(f"{_percent(size.share)}: {words[size.standing]}" for size in self.tried)
+
+
+_WHY = {
+    "no free alpha": "as no alpha kept the dense model's score",
+    "no score": "as there is no score to compare the masks by",
+    "rehearsal": "as this was a rehearsal",
+}
+
+
+def expected_target(results: Sequence[AlphaResult]) -> SizeTarget:
+    """Return the share of the parameters that the results of a sweep let one expect to be enough.
+
+    Args:
+        results: The alphas of a sweep; those without any ratio are left out.
+
+    Returns:
+        The expected share with what it rests on, or the fallback.
+    """
+    free = [result for result in results if result.free]
+    if not free:
+        scored = any(not math.isnan(result.loss) for result in results)
+        return SizeTarget(basis="no free alpha" if scored else "no score", share=FALLBACK)
+    strongest = max(free, key=lambda result: result.alpha)
+    share = round(min(max(strongest.remaining**POWER, LEAST), MOST), 2)
+    return SizeTarget(basis="masks", share=share, left=round(strongest.remaining, 4), alpha=strongest.alpha)
+
+
+def alpha_results(ranking: Ranking) -> list[AlphaResult]:
+    """Return what each alpha of a ranking left of all weights, and at what loss; weakest first."""
+    params = ranking.table.set_index("layer")["params"]
+    free = ranking.table["spare_alpha"].dropna()
+    strongest = float(free.iloc[0]) if len(free) else -math.inf
+    found = []
+    for alpha, rows in ranking.by_alpha.groupby("alpha"):
+        weights = rows["layer"].map(params).fillna(1.0)
+        known = rows["gone"].notna()
+        if not known.any():
+            continue
+        left = 1 - float((rows["gone"] * weights)[known].sum() / weights[known].sum())
+        loss = float(rows["loss"].iloc[0])
+        found.append(AlphaResult(float(alpha), min(max(left, 0.0), 1.0), loss, free=float(alpha) <= strongest))
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,136 @@
+"""The size of a suggestion where none is asked for: what the sweep's masks let one expect to be enough."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_sweeps import FILE, TEST, TRAIN, mlp
+
+from dst_analyze import rank_layers, suggest_widths, trace_model
+from dst_analyze.cli.main import main
+from dst_analyze.errors import OptionError
+from dst_analyze.ranking.result import Ranking
+from dst_analyze.report.page import write_report
+from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.planning.target import (
+    FALLBACK,
+    LEAST,
+    MOST,
+    AlphaResult,
+    SizeTarget,
+    alpha_results,
+    expected_target,
+)
+from dst_analyze.sweep.run_sweep import run_sweep
+
+
+def results(*rows):
+    return [AlphaResult(alpha, left, loss, free) for alpha, left, loss, free in rows]
+
+
+def test_the_root_of_what_the_strongest_free_alpha_leaves():
+    found = expected_target(results((1e-6, 0.81, 0.0, True), (1e-5, 0.16, 0.002, True), (1e-4, 0.01, 0.05, False)))
+    assert found == SizeTarget(basis="masks", share=0.4, left=0.16, alpha=1e-5)
+    assert found.sentence == (
+        "The sweep's masks let one expect that 40 % is enough"
+        " (they leave 16 % of the single weights at no measurable loss): not proven."
+    )
+
+
+def test_bounds_and_what_is_done_without_a_free_alpha_or_a_score():
+    assert expected_target(results((1e-6, 0.99, 0.0, True))).share == MOST
+    assert expected_target(results((1e-6, 0.001, 0.0, True))).share == LEAST
+    lost = expected_target(results((1e-6, 0.4, 0.3, False)))
+    unknown = expected_target(results((1e-6, 0.4, np.nan, False)))
+    assert (lost.basis, unknown.basis, expected_target([]).basis) == ("no free alpha", "no score", "no score")
+    assert lost.share == unknown.share == FALLBACK
+    assert lost.sentence == "50 % of the parameters is a default, as no alpha kept the dense model's score."
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=5))
+def test_the_expectation_is_within_its_bounds_and_grows_with_what_is_left(found):
+    rows = results(*((10.0**-at, left, 0.0, free) for at, (left, free) in enumerate(found)))
+    target = expected_target(rows)
+    assert LEAST <= target.share <= MOST
+    more = [AlphaResult(r.alpha, min(1.0, r.remaining + 0.2), r.loss, r.free) for r in rows]
+    assert expected_target(more).share >= target.share
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory):
+    record = run_sweep(
+        mlp(), (TRAIN, TEST), alphas=(3e-3, 1e-2), steps=60, warm_up=0, out=tmp_path_factory.mktemp("a") / "run"
+    )
+    return record, rank_layers(record), trace_model(mlp(), TRAIN[0][:2])
+
+
+def test_alphas_count_by_all_weights_of_the_ranked_layers(sweep):
+    record, ranking, _ = sweep
+    found = {result.alpha: result for result in alpha_results(ranking)}
+    for alpha in record.alphas:
+        assert found[alpha].remaining == pytest.approx(record.at(alpha)[0].remaining, abs=1e-6)
+        assert found[alpha].loss == pytest.approx(record.dense.score - record.score(alpha), abs=1e-9)
+    again = alpha_results(Ranking.from_json(ranking.to_json()))
+    assert [result.remaining for result in again] == [result.remaining for result in found.values()]
+
+
+def test_the_default_is_the_expectation_and_says_so(sweep):
+    _, ranking, traced = sweep
+    expected = expected_target(alpha_results(ranking))
+    plan = suggest_widths(traced, ranking, round_to=1)
+    assert plan.target == expected
+    assert plan.asked == {"params": expected.share}
+    assert plan.reached["params"] == pytest.approx(expected.share, abs=0.02)
+    assert suggest_widths(traced, ranking, round_to=1, target="auto") == plan
+    assert SlimPlan.model_validate_json(plan.as_bytes()) == plan
+    assert expected.basis == "masks"
+    given = suggest_widths(traced, ranking, round_to=1, target_params=expected.share)
+    assert given.target is None
+    assert given.removal == plan.removal
+
+
+def test_a_table_without_scores_is_slimmed_to_the_default_size(sweep):
+    *_, traced = sweep
+    ratios = {"layer": ["0", "2"] * 2, "alpha": [1.0, 1.0, 2.0, 2.0], "remaining": [0.4, 0.8, 0.2, 0.7]}
+    plan = suggest_widths(traced, rank_layers(pd.DataFrame(ratios)), round_to=1)
+    assert plan.target == SizeTarget(basis="no score", share=FALLBACK)
+
+
+def test_a_target_that_is_given_twice_or_unknown_is_refused(sweep):
+    _, ranking, traced = sweep
+    with pytest.raises(OptionError, match="asked for .--target-macs. and left to the sweep") as caught:
+        suggest_widths(traced, ranking, target="auto", target_macs=0.5)
+    assert caught.value.hint == "give one of them"
+    with pytest.raises(OptionError, match="no target 'small'"):
+        suggest_widths(traced, ranking, target="small")
+
+
+def test_terminal_report_verdict_and_summary_tell_the_same_size(tmp_path, monkeypatch, capsys, inline):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.py").write_text(FILE)
+    options = ["--alphas", "3e-3,1e-2", "--steps", "60", "--round-to", "1", "--out", "run"]
+    assert main(["m.py", "--target", "auto", "--target-params", "0.5", *options]) == 2
+    assert "left to the sweep" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()  # before training
+    assert main(["m.py", *options, "-v"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    plan = SlimPlan.load("run/plan.json")
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    page, summary = ((tmp_path / "run" / name).read_text() for name in ("report.html", "summary.md"))
+    assert plan.target is not None
+    assert verdict["suggestion"]["target"]["share"] == plan.target.share
+    assert plan.target.clause in verdict["answer"]
+    assert "not proven yet" in verdict["answer"]
+    for text in (said, summary, page.replace("&#39;", "'")):
+        assert plan.target.sentence in text
+        assert plan.target.clause in text
+    assert "slim run --target auto" in page
+    before = plan.sha256
+    assert main(["slim", "run", "--target-params", "0.3", "--round-to", "1"]) == 0
+    assert SlimPlan.load("run/plan.json").target is None
+    assert main(["slim", "run", "--target", "auto", "--round-to", "1"]) == 0
+    assert SlimPlan.load("run/plan.json").sha256 == before
+    assert write_report("run").read_text() == page
