@@ -25,8 +25,9 @@ from dst_analyze.pipeline import Outcome
 from dst_analyze.ranking.length_evidence import long_run_share
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
-from dst_analyze.report.commands import command_again
+from dst_analyze.report.commands import command_again, next_step
 from dst_analyze.report.overview.answer import answer_of
+from dst_analyze.report.overview.confidence import confidence_of
 from dst_analyze.run.alpha_search import rounded
 from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.record import SweepRecord
@@ -95,7 +96,7 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         if suggestion.no_source:
             yield "", f"not written as source: {suggestion.no_source}"
     yield "report", str(outcome.page)
-    yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record)
+    yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record, ranking)
 
 
 @dataclass(frozen=True)
@@ -189,20 +190,16 @@ def _named(layer: str) -> str:
 
 
 def how_sure(record: SweepRecord, ranking: Ranking) -> str:
-    """Return how certain the ranking is, in one sentence."""
-    a = ranking.statistics
-    if ranking.verdict is Verdict.NONE:
-        return f"{ranking.verdict.capitalize()}: {ranking.why}"
-    seeds = f"{a.seeds} seed{'' if a.seeds == 1 else 's'}"
-    if ranking.verdict is Verdict.UNCONFIRMED:
-        return "unconfirmed: one trial shows this order, and there is no second trial"
-    alphas = f"{a.alphas} alphas" if a.alphas > 1 else "one alpha"
-    trials = f"{ranking.verdict}: {alphas} and {seeds} give this order (Kendall's W {a.w:.2f})"
-    how = record.manifest
+    """Return how certain the ranking is, as the report says it, in one sentence."""
+    confidence, how = confidence_of(record, ranking), record.manifest
+    said = f"{confidence.word}: {confidence.line}"
+    if ranking.verdict in (Verdict.NONE, Verdict.UNCONFIRMED):
+        return f"{said} ({ranking.why})" if ranking.verdict is Verdict.NONE else said
+    said += f" (Kendall's W {ranking.statistics.w:.2f})"
     share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
     if share is None:
-        return trials
-    return f"{trials}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
+        return said
+    return f"{said}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
 
 
 def _command(*words: str | Path) -> str:
@@ -210,12 +207,13 @@ def _command(*words: str | Path) -> str:
     return shlex.join([PROGRAM, *map(str, words)])
 
 
-def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord) -> str:
+def _next(suggestion: Suggestion | DstError, proof: Verification | None, record: SweepRecord, ranking: Ranking) -> str:
     """Return the command that adds most to the evidence."""
     if isinstance(suggestion, DstError):
         return f"{_command('inspect', record.config.model)}, which shows what could not be traced"
-    if proof is None:
-        return _command("verify", record.folder)
-    if suggestion.source is None:
+    plan = suggestion.plan
+    answer = answer_of(record, ranking, plan, proof)
+    step = next_step(record, answer, has_source=suggestion.source is not None, size=plan.new_params / plan.params)
+    if step is None:
         return f"{suggestion.built_by} builds the slim model"
-    return f"{_command(suggestion.source)}, as the slim model is a model file too"
+    return step.command

@@ -50,8 +50,11 @@ class NextStep:
     command: str
 
 
-def next_step(record: SweepRecord, answer: Answer, *, has_source: bool) -> NextStep | None:
-    """Return the command that comes next; None if the run's model was an object in memory."""
+def next_step(record: SweepRecord, answer: Answer, *, has_source: bool, size: float | None = None) -> NextStep | None:
+    """Return the command that comes next; None if the run's model was an object in memory.
+
+    ``size`` is the share of the parameters that the suggested network has.
+    """
     config, run = record.config, str(record.folder)
     if not config.can_be_made_again:
         return None
@@ -59,13 +62,16 @@ def next_step(record: SweepRecord, answer: Answer, *, has_source: bool) -> NextS
         return NextStep(
             "Train the narrower network beside the dense one and others of its size", _command("verify", run)
         )
-    if answer.standing is Standing.TRAINED:
+    if answer.standing in (Standing.TRAINED, Standing.DOUBTFUL):
         return NextStep("Train the narrower network with more seeds", _command("verify", run, "--seeds", _MORE_SEEDS))
     if answer.standing is Standing.PROVEN and has_source:
         source = str(record.folder / SLIM_SOURCE)
         return NextStep("Analyse the narrower network in its turn: it is a model file", _command(source))
     if answer.standing is Standing.TEST_RUN:
         return NextStep("Make the real run", _command(config.model))
+    if answer.standing is Standing.COSTLY and size is not None:
+        larger = f"{(1 + size) / 2:.2g}"
+        return NextStep("Suggest a larger network", _command("slim", run, "--target-params", larger))
     if answer.standing is Standing.NO_PLAN:
         return NextStep("Suggest narrower widths", _command("slim", run))
     if config.alphas == "auto" or answer.standing is not Standing.NO_EVIDENCE:

@@ -153,7 +153,12 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         manifest=record.manifest,
         summary=summary,
         strip=strip_of(record, ranking, None if summary.answer.standing is Standing.NO_EVIDENCE else plan),
-        next=next_step(record, summary.answer, has_source=kept.has_source),
+        next=next_step(
+            record,
+            summary.answer,
+            has_source=kept.has_source,
+            size=None if plan is None else plan.new_params / plan.params,
+        ),
         ranking=ranking,
         rows=rows,
         keys=keys_of(names),

@@ -105,7 +105,7 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     assert next(iter(end)) == "answer"  # nothing went wrong
     assert re.match(r"demo, 57\.5k parameters: .* could go: 57\.5k → \d", end["answer"])
     assert "of its weights go at no loss" in end["redundant"]
-    assert end["how sure"].startswith(("consistent: ", "weakly consistent: "))
+    assert end["how sure"].startswith(("high: ", "some: "))
     assert end["report"] == f"reports/{folder.name}/report.html"
     assert end["slim model"] == f"reports/{folder.name}/slim_model.py"
     assert end["next"] == f"dst-analyze verify reports/{folder.name}"
@@ -399,7 +399,7 @@ def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline)
     assert model == "m, 1.81k parameters"
     assert re.fullmatch(r".* could go: 1\.81k → \d+ parameters, MACs to \d+ %; not proven yet", said)
     assert "redundant" in rows
-    assert re.match(r"(weakly )?consistent|unconfirmed", rows["how sure"])
+    assert re.match(r"(high|some|low): ", rows["how sure"])
     assert (rows["report"], rows["slim model"]) == ("run/report.html", "run/slim_model.py")
     assert rows["next"] == "dst-analyze verify run"
     assert shown.read_text() == f"{(here / 'run' / 'report.html').as_uri()}\n"

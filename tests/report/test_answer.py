@@ -4,6 +4,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from run_folders import make_run
 from runs import add_plan, made_run
 
@@ -14,13 +16,17 @@ from dst_analyze.report.overview.strip import strip_of
 from dst_analyze.report.summary import summary_of
 from dst_analyze.slimming.proof.result import Entry, Verification
 
+SCORES = st.floats(-3, 3, allow_nan=False).map(lambda value: round(value, 3))
 NAMES = [f"blocks.{number // 2}.conv{number % 2}" for number in range(14)]
 PROOFS = {
     "none": None,
-    "won": {"slim": (0.93, 0.94), "dense": (0.94, 0.95), "uniform": (0.8, 0.81)},
+    "won": {"slim": (0.935, 0.95), "dense": (0.94, 0.95), "uniform": (0.8, 0.81)},
     "wide": {"slim": (0.85, 0.99), "dense": (0.94, 0.95), "uniform": (0.8, 0.81)},
     "lost": {"slim": (0.90, 0.901), "dense": (0.94, 0.95), "uniform": (0.93, 0.931)},
     "costly": {"slim": (0.5, 0.52), "dense": (0.94, 0.95), "uniform": (0.4, 0.45)},
+    "doubtful": {"slim": (0.5, 0.94), "dense": (0.94, 0.95), "uniform": (0.4, 0.45)},
+    "one bad seed": {"slim": (0.5,), "dense": (0.94,), "uniform": (0.4,)},
+    "worse": {"slim": (0.89, 0.90), "dense": (0.94, 0.951), "uniform": (0.8, 0.811)},
     "unfinished": {"slim": (None, None), "dense": (0.94, 0.95), "uniform": (0.4, 0.45)},
 }
 PLANS = {"none": None, "half": 512, "nothing": 1000, "two thirds": 335, "42 %": 580}
@@ -31,7 +37,7 @@ def proof_of(scores, kind="accuracy"):
         Entry(name=name, about=name, params=10, macs=5, latency_ms=None, memory=1, scores=values)
         for name, values in scores.items()
     )
-    return Verification(score=kind, steps=10, seeds=(0, 1), entries=entries)
+    return Verification(score=kind, steps=10, seeds=tuple(range(len(entries[0].scores))), entries=entries)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +82,11 @@ def test_the_first_screen_never_contradicts_itself(sweeps, plans, sweep, plan, p
         assert ("The suggestion lost" in titles) == (answer.standing is Standing.LOST) == (proof == "lost")
         assert (answer.standing is Standing.COSTLY) == (proof == "costly")
         assert (answer.standing is Standing.TRAINED) == (proof == "wide")
-        assert (" can go" in answer.headline) == (proof == "won")
+        assert (answer.standing is Standing.DOUBTFUL) == (proof in ("doubtful", "one bad seed"))
+        assert (" can go" in answer.headline) == (proof in ("won", "worse"))
+        assert ("at a cost of" in answer.headline) == (proof == "worse")
         assert promises == (
-            proof in ("won", "wide") or (proof == "unfinished" and sweep in ("ordered", "stand-in", "alone"))
+            proof in ("won", "wide", "worse") or (proof == "unfinished" and sweep in ("ordered", "stand-in", "alone"))
         )
     if promises:
         gone = 1 - chosen.new_params / chosen.params
@@ -108,6 +116,35 @@ def test_the_first_screen_never_contradicts_itself(sweeps, plans, sweep, plan, p
         assert said.has_redundant == (counted[1] != "None")
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(SCORES, SCORES), min_size=1, max_size=5),
+    kind=st.sampled_from(["accuracy", "loss", "score"]),
+    size=st.integers(1, 1000),
+)
+def test_whatever_the_scores_headline_tile_and_proof_agree(sweeps, plans, pairs, kind, size):
+    record, ranking = sweeps["ordered"]
+    plan = plans["half"].model_copy(update={"new_params": size})
+    proof = proof_of({"slim": [slim for slim, _ in pairs], "dense": [dense for _, dense in pairs]}, kind)
+    said = summary_of(record, ranking, plan, proof)
+    headline, tiles = said.answer.headline, {tile.name: tile.text for tile in said.tiles}
+    if size / 1000 > 0.995:
+        assert said.answer.standing is Standing.NOTHING
+        return
+    lead, low, high = proof.lead("dense")
+    allowed = 0.1 * abs(proof.entry("dense").mean)
+    assert (" cannot go" in headline) == (high < -allowed)  # not by a mean alone
+    assert (" can go" in headline) == (low >= -allowed)
+    assert (" could go" in headline) == (low < -allowed <= lead)
+    assert ("probably not" in headline) == (lead < -allowed <= high)
+    assert said.answer.proof.startswith("proven: ") == (" can go" in headline or " cannot go" in headline)
+    assert "100 %" not in headline  # something is left
+    assert ("not proven yet" in tiles["saving"]) == (" could go" in headline)
+    assert ("at a loss" in tiles["saving"]) == (" not go" in headline or " cannot go" in headline)
+    if len(pairs) == 1:
+        assert said.answer.proof.endswith("too few to prove it")
+
+
 def test_the_words_of_a_share(plans):
     assert part_words(plans["half"]) == "Half"  # 48.8 %
     assert part_words(plans["two thirds"]) == "Two thirds"
@@ -117,7 +154,7 @@ def test_the_words_of_a_share(plans):
 def test_a_loss_is_judged_by_how_much_higher_it_is(sweeps, plans):
     record, ranking = sweeps["ordered"]
     kept = proof_of({"slim": (1.04, 1.03), "dense": (1.0, 1.0)}, "loss")
-    lost = proof_of({"slim": (1.5, 1.4), "dense": (1.0, 1.0)}, "loss")
+    lost = proof_of({"slim": (1.5, 1.49), "dense": (1.0, 1.0)}, "loss")
     assert summary_of(record, ranking, plans["half"], kept).answer.standing is Standing.PROVEN
     assert summary_of(record, ranking, plans["half"], lost).answer.standing is Standing.COSTLY
     assert "loss 1.035 against 1" in summary_of(record, ranking, plans["half"], kept).headline

@@ -10,8 +10,9 @@ import numpy as np
 
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import AVERAGE, NEEDED, REDUNDANT, UNCLEAR, Verdict
+from dst_analyze.report.overview.task import Task, task_of
 from dst_analyze.run.caveats import Title, notes_of
-from dst_analyze.run.record import WORKING, SweepRecord
+from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.result import DENSE, SLIM, Verification
 from dst_analyze.text import short
@@ -22,7 +23,6 @@ _PARTS = {
 }  # fmt: skip
 _NEAR = 0.015  # distance within which a share is written as a fraction
 _NOTHING = 0.005  # share of the parameters below which nothing is saved
-_WORSE_LOSS = 1.1  # a slim model whose loss is higher than this share of the dense one's does not do the task as well
 _BECAUSE: dict[str, str] = {
     Title.HARDLY_LEARNED: "the dense model has hardly learned",
     Title.NO_EFFECT: "what remains does not depend on the strength of pruning",
@@ -42,8 +42,9 @@ class Standing(StrEnum):
     UNPROVEN = "not proven yet"
     UNFINISHED = "the proof did not finish"
     TRAINED = "trained, but not proven"  # too few seeds to exclude a loss
+    DOUBTFUL = "doubtful"  # on average it scores far below the dense model; too few seeds to be sure
     PROVEN = "proven"
-    COSTLY = "costly"  # trained, it scores far below the dense model
+    COSTLY = "costly"  # it certainly scores far below the dense model
     LOST = "lost"  # another network of its size is better
 
 
@@ -93,18 +94,31 @@ def _proven(plan: SlimPlan, proof: Verification, pairs: np.ndarray, on: str) -> 
     if worse:
         headline = "Do not follow the suggested widths"
         return Answer(Standing.LOST, headline, detail, f"trained alike, {' and '.join(worse)} of its size is better")
-    part = part_words(plan)
     if 1 - plan.new_params / plan.params < _NOTHING:
         return Answer(Standing.NOTHING, "No part of this network is suggested to go", scores, trained)
-    if slim > _WORSE_LOSS * dense if proof.score == "loss" else slim < WORKING * dense:
-        return Answer(Standing.COSTLY, f"{part} of this network cannot go without a loss{on}", detail, trained)
-    _, low, _ = proof.lead(DENSE)
-    worst = dense - low if proof.score == "loss" else dense + low
-    if not (worst <= _WORSE_LOSS * dense if proof.score == "loss" else worst >= WORKING * dense):
-        return Answer(
-            Standing.TRAINED, f"{part} of this network could go{on}", detail, f"{trained}, too few to prove it"
-        )
-    return Answer(Standing.PROVEN, f"{part} of this network can go{on}", detail, f"proven: {trained}")
+    task = task_of(proof) or Task.PERHAPS_LOST  # there are pairs
+    standing, may, certain = _BY_TASK[task]
+    cost = f" at a cost of {_cost_words(proof)}" if task is Task.KEPT_AT_A_COST else ""
+    state = f"proven: {trained}" if certain else f"{trained}, too few to prove it"
+    return Answer(standing, f"{part_words(plan)} of this network {may}{cost}{on}", detail, state)
+
+
+_BY_TASK = {
+    Task.KEPT: (Standing.PROVEN, "can go", True),
+    Task.KEPT_AT_A_COST: (Standing.PROVEN, "can go", True),
+    Task.PERHAPS_KEPT: (Standing.TRAINED, "could go", False),
+    Task.PERHAPS_LOST: (Standing.DOUBTFUL, "can probably not go without a loss", False),
+    Task.LOST: (Standing.COSTLY, "cannot go without a loss", True),
+}
+"""The standing of a trained network, what is said of the part that it lacks, and whether that is certain."""
+
+
+def _cost_words(proof: Verification) -> str:
+    """Return how much worse than the dense model the network is, in words."""
+    lead = abs(proof.lead(DENSE)[0])
+    if proof.score == "accuracy":
+        return f"{100 * lead:.1f} points of accuracy"
+    return f"{lead:.2g} of {proof.score}"
 
 
 def _pairs(proof: Verification) -> np.ndarray | None:
@@ -135,6 +149,8 @@ def part_words(plan: SlimPlan) -> str:
     """Return the share of the parameters that would go, as the beginning of a sentence."""
     gone = 1 - plan.new_params / plan.params
     near = min(_PARTS, key=lambda part: abs(part - gone))
+    if gone > 0.99:
+        return "Over 99 %"
     return _PARTS[near] if abs(near - gone) <= _NEAR else f"{gone:.0%}".replace("%", " %")
 
 

@@ -69,6 +69,7 @@ _BUT = {
     Standing.TRAINED: "; not proven yet",
     Standing.UNFINISHED: "; the proof did not finish",
     Standing.LOST: "; but another network of this size is better",
+    Standing.DOUBTFUL: "; probably at a loss",
     Standing.COSTLY: "; at a loss",
 }
 
