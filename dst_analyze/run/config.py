@@ -40,7 +40,8 @@ Number = Annotated[float, Field(ge=-1e150, le=1e150)]
 class Json(BaseModel):
     """A JSON value of the run folder; unknown fields and NaN are refused on reading and writing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Pydantic up to 2.9 warns of fields whose name begins with model_.
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 def _seeds(value: Any) -> Any:

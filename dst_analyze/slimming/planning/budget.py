@@ -55,7 +55,7 @@ def _balance(group: Group, evidence: GroupEvidence, price: float, generosity: fl
     Neyman's allocation of samples to strata. As a share of W that is g · d · √(u / (c W · ∛W²)), and c W is the price.
 
     ∛W is how much the width that a layer had counts as evidence of its need. The factor u keeps channels that run
-    past many residual blocks from being cut for a price that is the blocks'. Measured in docs/explanation/slimming.md.
+    past many residual blocks from being cut for a price that is the blocks'. Measured in docs/experiments/slim-nets.md.
     """
     return generosity * evidence.density * math.prod(_balance_factors(group, price).values())
 

@@ -6,7 +6,7 @@ counting by how many weights it has, and then over the trials (alphas and seeds)
 where it is thin everywhere.
 
 Both ends count by their weights because a first convolution of one input channel, or an output layer of ten classes,
-is hardly ever pruned, whatever reads or feeds it (docs/explanation/slimming.md, planted width).
+is hardly ever pruned, whatever reads or feeds it (docs/experiments/slim-nets.md, planted width).
 """
 
 from __future__ import annotations
