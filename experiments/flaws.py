@@ -1,14 +1,17 @@
 """Networks with a flaw: does the plain sweep find it, what does it suggest, and does the suggestion hold?
 
     OMP_NUM_THREADS=1 python experiments/flaws.py [--only stem,gru] [--seeds 5] [--twins 2] [--runs DIR] [--table]
-    OMP_NUM_THREADS=1 python experiments/flaws.py --prove [--proof-seeds 5] [--proof-steps 1125]
+    OMP_NUM_THREADS=1 python experiments/flaws.py --prove [--proof-seeds 5] [--proof-steps 1500]
+    OMP_NUM_THREADS=1 python experiments/flaws.py --sizes [--proof-seeds 3]
 
 Each file of experiments/flaws is a small net as people draw them, flawed by default; its twin, built by another
 argument, is repaired. Every net is swept as `dst-analyze FILE --alphas 1e-7,1e-6,1e-5` does, one seed a run, and ranked
 and slimmed by the defaults. Runs are kept and not repeated; they are read again by today's rules each time. Shown, over
 seeds: the flawed layers' place at the head of the ranking, their label, and the suggested width of the flaw at the
 default target and at the twin's size. ``--prove`` trains the suggestion of seed 0 at the twin's parameters beside
-rivals of as many parameters, and of as many MACs; each training is a line of results/flaws_proof.jsonl.
+rivals of as many parameters, and of as many MACs; each training is a line of results/flaws_proof.jsonl. ``--sizes``
+trains the suggestions of flawed nets and twins at the size that the sweep's masks let one expect, by several powers of
+the share of single weights that is left at no loss (slimming/planning/target.py); results/flaws_sizes.jsonl.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from dst_analyze.slimming.planning.density import from_ratios
 from dst_analyze.slimming.planning.evidence import equal_evidence, null_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.plan_widths import plan_of, plan_widths
+from dst_analyze.slimming.planning.target import alpha_results
 from dst_analyze.slimming.proof.verify import magnitude_ratios
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
@@ -41,6 +45,8 @@ from dst_analyze.sweep.training.trial import Task
 
 HERE = Path(__file__).parent
 RESULTS, PROOFS = HERE / "results/flaws.jsonl", HERE / "results/flaws_proof.jsonl"
+SIZES = HERE / "results/flaws_sizes.jsonl"
+POWERS = (0.5, 0.75, 1.0)
 ALPHAS = (1e-7, 1e-6, 1e-5)
 WITHIN = 1.5
 """A suggested width is right if it is at most this multiple of the twin's, and at least its inverse."""
@@ -202,6 +208,29 @@ def prove(name: str, options: argparse.Namespace) -> None:
             add(PROOFS, {**key, **sizes, "score": score})
 
 
+def try_sizes(name: str, kind: str, options: argparse.Namespace) -> None:
+    """Train the suggestion of a net's first seed at the sizes that several powers of what is left would expect."""
+    ranking = rank_layers(swept(name, kind, 0, options.runs))
+    free = [result.remaining for result in alpha_results(ranking) if result.free]
+    if not free:
+        print(f"{name} {kind}: no alpha without a loss")
+        return
+    task = plan_sweep(**build_options(name, kind), alphas=ALPHAS, seeds=(0,), out=options.runs / "none").task
+    coupling, left, known = couple_channels(task.traced), min(free), read(SIZES)
+    for power in (None, *POWERS):
+        plan, key = None, {"net": name, "kind": kind, "left": round(left, 4), "power": power}
+        if power is not None:
+            share = min(max(left**power, 0.02), 0.98)
+            plan = suggest_widths(task.traced, ranking, coupling=coupling, target_params=share)
+            key |= {"reached": rounded(plan.reached), "widths": widths(plan)}
+        for seed in range(options.proof_seeds):
+            if any((key | {"seed": seed}).items() <= row.items() for row in known):
+                continue
+            with torch_threads(task.threads):
+                score = score_of(task, coupling, str(power), plan, seed)
+            add(SIZES, key | {"seed": seed, "score": score})
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +274,17 @@ def show_proofs(rows: list[dict[str, Any]]) -> None:
     print(table.assign(suggestion=pairs["suggestion"].groupby(["net", "steps"]).mean().round(2)).T.to_string())
 
 
+def show_sizes(rows: list[dict[str, Any]]) -> None:
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return
+    frame = frame.assign(power=frame["power"].fillna(0), score=100 * frame["score"])
+    pairs = frame.pivot_table(index=["net", "kind", "left", "seed"], columns="power", values="score")
+    lost = pairs.sub(pairs[0.0], axis=0).drop(columns=0.0).groupby(["net", "kind", "left"])
+    print("\npoints of accuracy above the dense net at the share left to a power, mean ± standard error of the pairs")
+    print((lost.mean().round(2).astype(str) + " ± " + lost.sem().round(2).astype(str)).to_string())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("reports/flaws"))
@@ -253,7 +293,8 @@ def main() -> None:
     parser.add_argument("--twins", type=int, default=2, help="seeds of the repaired twins")
     parser.add_argument("--prove", action="store_true")
     parser.add_argument("--proof-seeds", type=int, default=5)
-    parser.add_argument("--proof-steps", type=int, default=1125)
+    parser.add_argument("--proof-steps", type=int, default=1500)
+    parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -262,6 +303,10 @@ def main() -> None:
     if options.prove:
         for name in names:
             prove(name, options)
+    elif options.sizes:
+        for name in names:
+            for kind in KINDS:
+                try_sizes(name, kind, options)
     elif not options.table:
         runs = [(seed, name, kind) for seed in range(options.seeds) for name in names for kind in KINDS]
         runs = [(seed, name, kind) for seed, name, kind in runs if kind == "flawed" or seed < options.twins]
@@ -273,6 +318,7 @@ def main() -> None:
             RESULTS.write_text("".join(json.dumps(row) + "\n" for row in [*others, rows[-1]]))
     show_found(read(RESULTS))
     show_proofs(read(PROOFS))
+    show_sizes(read(SIZES))
 
 
 if __name__ == "__main__":
