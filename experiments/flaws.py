@@ -30,7 +30,7 @@ import torch
 from slim_proof import by_magnitude, dense_model, score_of
 
 from dst_analyze import couple_channels, rank_layers, run_sweep, suggest_widths
-from dst_analyze.channels.groups import Coupling
+from dst_analyze.channels.groups import Coupling, Group
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.density import from_ratios
@@ -74,7 +74,7 @@ FLAWS = {
         "MLPs of a ViT, 256 for 32", "width", 256, 32,
         frozenset(f"blocks.{block}.linear{one}" for block in (0, 1) for one in (1, 2)), "blocks.0.linear1",
     ),
-    "embedding": Flaw("embedding, 128 for 12", "width", 128, 12, frozenset({"conv1"}), "tokens"),
+    "embedding": Flaw("embedding, 128 for 12", "width", 128, 12, frozenset({"conv1"}), "tokens.weight"),
     "stage": Flaw(
         "a stage with a block too many", "blocks", 2, 1,
         frozenset(f"two.{block}.conv{one}" for block in (0, 1) for one in (1, 2)),
@@ -83,7 +83,7 @@ FLAWS = {
     "stem": Flaw("stem, 128 for 12", "width", 128, 12, frozenset({"conv1", "conv2"}), "conv1"),
     "gru": Flaw(
         "hidden state of a GRU, 128 for 24", "width", 128, 24,
-        frozenset({"gru.weight_hh_l0", "gru.weight_ih_l0", "fc1"}), "gru",
+        frozenset({"gru.weight_hh_l0", "gru.weight_ih_l0", "fc1"}), "gru.weight_ih_l0",
     ),
 }  # fmt: skip
 KINDS = ("flawed", "twin")
@@ -171,6 +171,9 @@ def candidates(name: str, task: Task, coupling: Coupling, runs: Path) -> Iterato
 
     yield "dense", None
     yield "suggestion", plan
+    if FLAWS[name].group:
+        repaired = {group.name: FLAWS[name].twin for group in coupling.removable if is_flawed(name, group)}
+        yield "twin", plan_of(traced, coupling, repaired, equal, rule="twin", asked=params, limits=limits)
     yield "uniform, parameters", thinned(equal, "density")
     yield "uniform, MACs", thinned(equal, "density", macs)
     yield "initial weights", thinned(null_evidence(coupling, record))
@@ -184,6 +187,12 @@ def candidates(name: str, task: Task, coupling: Coupling, runs: Path) -> Iterato
             traced, coupling, by_magnitude(task, coupling, params, 0), equal, rule="torch-pruning", asked=params,
             limits=limits,
         )  # fmt: skip
+
+
+def is_flawed(name: str, group: Group) -> bool:
+    """True for the groups of channels that are too many: as wide as the flaw, and made by its layers."""
+    made = {group.name, *group.layers("produces")}
+    return group.width * group.per_unit == FLAWS[name].size and bool(made & {FLAWS[name].group, *FLAWS[name].layers})
 
 
 def by_order(coupling: Coupling, names: list[str]) -> Any:
