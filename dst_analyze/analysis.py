@@ -25,11 +25,12 @@ from dst_analyze.report import notebook
 from dst_analyze.report.page import write_report
 from dst_analyze.run.events import Emit, ignore_event
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.artifacts import verify_and_save, write_suggestion
+from dst_analyze.slimming.artifacts import write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
 from dst_analyze.slimming.proof.result import Seeds, Verification
+from dst_analyze.slimming.proving import verify_and_save
 from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.budget import plan_within

@@ -19,16 +19,28 @@ from dst_analyze.run.config import Json
 from dst_analyze.run.derived import damage_of, is_whole, was_made
 from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
 from dst_analyze.run.files.atomic_io import replace_files
-from dst_analyze.run.files.paths import BASELINES, LATENCY, MADE, PLAN, REPORT, SUGGESTION, VERIFICATION, VERIFIED
+from dst_analyze.run.files.paths import (
+    BASELINES,
+    LADDER,
+    LATENCY,
+    MADE,
+    PLAN,
+    REPORT,
+    SUGGESTION,
+    VERIFICATION,
+    VERIFIED,
+)
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
-from dst_analyze.slimming.artifacts import Suggestion, verify_and_save, write_suggestion
+from dst_analyze.slimming.artifacts import Suggestion, write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
 from dst_analyze.slimming.proof.kept_scores import asked_seeds
+from dst_analyze.slimming.proof.ladder_result import LadderProof
 from dst_analyze.slimming.proof.result import Seeds, Verification
+from dst_analyze.slimming.proving import RunProof, verify_and_save
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.sweep.training.trial import Task
@@ -60,8 +72,11 @@ def finish(
 ) -> Outcome:
     """Rank, suggest, verify, compare and report a finished sweep; rebuild files that are damaged."""
     with editing(record.folder):
-        for why in filter(None, (damage_of(record, name) for name in MADE if name != REPORT)):
+        for why in filter(None, (damage_of(record, name) for name in MADE if name not in (REPORT, LADDER))):
             emit(Notice(f"{why}: it is made again"))
+        if _lost(record, LADDER, LadderProof):
+            emit(Notice(f"{LADDER} is damaged and removed: `dst-analyze verify RUN --ladder` makes it again"))
+            replace_files(record.folder, {}, removed=[LADDER])
         lost_proof = _lost(record, VERIFICATION, Verification) or bool(damage_of(record, LATENCY))
         lost_baselines = _lost(record, BASELINES, Baselines)
         ranking = rank_run(record)
@@ -74,6 +89,11 @@ def finish(
             if seeds:
                 emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
                 with workers.started(plan.task, plan.request) as engine:
+                    if wanted.verify_seeds and is_to_be_searched(suggestion.plan):
+                        searched = RunProof(plan.task, ranking, suggestion.plan, engine, emit)
+                        suggestion = searched.search(seeds, reinitialize=wanted.reinitialize)
+                        emit(suggestion.event())
+                        write_report(record.folder, ranking)
                     proof = verify_and_save(plan.task, record, suggestion.plan, seeds, engine, emit)
         methods = wanted.baselines or (METHODS if lost_baselines else ())
         if methods:
@@ -81,6 +101,11 @@ def finish(
         page = write_report(record.folder, ranking, emit)
     emit(ReportWritten(str(page)))
     return Outcome(record, ranking, suggestion, proof, page)
+
+
+def is_to_be_searched(plan: SlimPlan) -> bool:
+    """Return True if a plan's size is an expectation, which a proof replaces by what training shows."""
+    return plan.is_advice and plan.target is not None and plan.target.is_expected
 
 
 def finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -> Path:

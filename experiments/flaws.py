@@ -38,7 +38,7 @@ from dst_analyze.slimming.planning.evidence import equal_evidence, null_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.plan_widths import plan_of, plan_widths
 from dst_analyze.slimming.planning.target import alpha_results
-from dst_analyze.slimming.proof.verify import magnitude_ratios
+from dst_analyze.slimming.proof.trainings import magnitude_ratios
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task

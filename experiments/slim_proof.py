@@ -43,7 +43,7 @@ from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_of, plan_widths
 from dst_analyze.slimming.planning.ranked import ranked_layers
 from dst_analyze.slimming.proof.candidates import Candidate
-from dst_analyze.slimming.proof.verify import CandidateRun, train_and_score, trained
+from dst_analyze.slimming.proof.trainings import CandidateRun, train_and_score, trained
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep

@@ -90,13 +90,13 @@ def sweep_table(record: SweepRecord, ranking: Ranking, width: int) -> Table:
         )
     ]
     model = [short(facts["params"].sum()), short(facts["macs"].sum()), *(percent(record.remaining(a)) for a in alphas)]
-    scores = ["", "", *(_score(record.score(alpha), kind) for alpha in alphas)]
+    scores = ["", "", *(score_text(record.score(alpha), kind) for alpha in alphas)]
     unit = "accuracy %" if kind == "accuracy" else kind
     shorter = record.manifest.reference == "warm-up" and record.manifest.warm_up
     dense = "dense, trained half as long" if shorter else "dense"
-    names = [*facts["layer"], "all layers", f"{unit} ({dense}: {_score(record.dense.score, kind)})"]
+    names = [*facts["layer"], "all layers", f"{unit} ({dense}: {score_text(record.dense.score, kind)})"]
     heads = ["params", "MACs", *map(alpha_label, alphas)]
-    table = _table("layer", heads, names, [*rows, model, scores], width, below=2)
+    table = facts_table("layer", heads, names, [*rows, model, scores], width, below=2)
     table.title = "weights that remain, in %, at each alpha"
     return table
 
@@ -114,7 +114,7 @@ def layer_table(traced: TracedModel, width: int) -> Table:
         for layer in traced.layers
     ]
     heads = ["kind", "shape", "params", "MACs", "rung"]
-    return _table("layer", heads, [layer.name for layer in traced.layers], rows, width)
+    return facts_table("layer", heads, [layer.name for layer in traced.layers], rows, width)
 
 
 def show_plan(where: Console, plan: SlimPlan) -> None:
@@ -133,13 +133,13 @@ def plan_table(plan: SlimPlan, width: int) -> Table:
     rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
     heads = ["width", "becomes", "density %", plan.rank_head, "label"]
     names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
-    return _table("group", heads, names, rows, width, why=why if any(why) else ())
+    return facts_table("group", heads, names, rows, width, why=why if any(why) else ())
 
 
 def ladder_table(plan: SlimPlan, width: int) -> Table:
     """Return a table of parameters, MACs and widths at each size of the ladder."""
     named = plan.ladder_rows
-    table = _table("", plan.ladder_heads, [name for name, _ in named], [cells for _, cells in named], width)
+    table = facts_table("", plan.ladder_heads, [name for name, _ in named], [cells for _, cells in named], width)
     table.title = f"widths at other sizes, as shares of the {'MACs' if plan.ladder[0].axis == 'macs' else 'parameters'}"
     return table
 
@@ -174,16 +174,16 @@ def verification_table(found: Verification, width: int) -> Table:
     rows = []
     for row in found.table.itertuples():
         half = (row.high - row.low) / 2
-        spread = f"± {_score(half, found.score)}" if math.isfinite(half) else ""
+        spread = f"± {score_text(half, found.score)}" if math.isfinite(half) else ""
         rows.append(
             [
-                _score(row.score, found.score), spread, short(row.params), short(row.macs),
+                score_text(row.score, found.score), spread, short(row.params), short(row.macs),
                 "–" if math.isnan(row.latency_ms) else f"{row.latency_ms:.3g}", f"{row.memory / 1e6:.3g}",
             ]
         )  # fmt: skip
     unit = "accuracy %" if found.score == "accuracy" else found.score
     heads = [unit, "95 %", "params", "MACs", "ms", "MB"]
-    return _table("model", heads, [entry.name for entry in found.entries], rows, width)
+    return facts_table("model", heads, [entry.name for entry in found.entries], rows, width)
 
 
 def ways_table(found: MethodComparison, width: int) -> Table:
@@ -199,7 +199,7 @@ def ways_table(found: MethodComparison, width: int) -> Table:
         for method in found.methods
     ]
     heads = ["tau to the sweep", "W over its settings", "steps of training"]
-    return _table("ranked by", heads, [method.name for method in found.methods], rows, width)
+    return facts_table("ranked by", heads, [method.name for method in found.methods], rows, width)
 
 
 def inspection_notes(traced: TracedModel) -> Iterator[str]:
@@ -221,7 +221,7 @@ def inspection_notes(traced: TracedModel) -> Iterator[str]:
         yield f"skipped, {short(sum(entry.params for entry in entries))} parameters: {reason}: {names}{more}{place}"
 
 
-def _table(
+def facts_table(
     what: str,
     heads: Sequence[str],
     names: Sequence[str],
@@ -251,7 +251,8 @@ def _table(
     return table
 
 
-def _score(value: float | None, kind: str) -> str:
+def score_text(value: float | None, kind: str) -> str:
+    """Return a score in a table: an accuracy in percent, without its sign."""
     if value is None:
         return "–"
     return f"{100 * value:.1f}" if kind == "accuracy" else f"{value:.3g}"

@@ -23,6 +23,7 @@ from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.figures.heatmap import heatmap_of
+from dst_analyze.report.figures.ladder import ladder_figure
 from dst_analyze.report.figures.sized import FigureSet
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
@@ -110,7 +111,7 @@ def _short_forms(record: SweepRecord, ranking: Ranking, kept: KeptSuggestion) ->
     """Return the files that say the result in short: verdict.json for programs, summary.md for people."""
     proof = kept.proof and kept.proof.untimed()  # these files have checksums, which the same run gives again
     summary = summary_of(record, ranking, kept.plan, proof, left_out(record, kept))
-    found = verdict_of(record, ranking, summary, kept.plan, proof)
+    found = verdict_of(record, ranking, summary, kept.plan, proof, kept.ladder)
     text = markdown_summary(found, summary, command_again(record) if record.config.can_be_made_again else "")
     return {VERDICT: found.as_bytes(), SUMMARY: text.encode()}
 
@@ -169,7 +170,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
             record.manifest.steps, warm_up=record.manifest.warm_up > 0, unit=record.manifest.unit
         ),
         heat=heatmap_of(record, ranking, figure_set.styles),
-        figures=_figures(record, ranking, plan, figure_set),
+        figures=_figures(record, ranking, kept, figure_set),
         picture=picture,
         has_graph=(record.folder / GRAPH).exists(),
         unfolded=_unfolded(record, ranking, plan) if picture and picture.folded else None,
@@ -188,6 +189,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         verification=proof,
         against=standings(proof) if proof else {},
         proof=list(proof.table.itertuples(index=False)) if proof else [],
+        ladder=kept.ladder,
+        ladder_rows=list(kept.ladder.table.itertuples(index=False)) if kept.ladder else [],
         commands=commands(record, plan, proof, methods),
         methods=methods,
     )
@@ -203,8 +206,9 @@ def _spare_alpha(ranking: Ranking) -> float | None:
 
 
 def _figures(
-    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, figure_set: FigureSet
+    record: SweepRecord, ranking: Ranking, kept: KeptSuggestion, figure_set: FigureSet
 ) -> Mapping[str, Markup]:
+    plan, ladder = kept.plan, kept.ladder
     below = "the table of the ranking has the same values"
     ratios = f"Remaining percentage per layer, one panel per alpha; {below}"
     made = {
@@ -213,6 +217,9 @@ def _figures(
     if plan is not None:
         label = "Width of each group before and after; the table below has the same values"
         made["widths"] = figure_set.put("widths", label, sized.widths, plan)
+    if ladder is not None:
+        label = f"{' '.join(ladder.verdicts.values())} The table below has the same values"
+        made["ladder"] = figure_set.put("ladder", label, ladder_figure, ladder)
     return made
 
 

@@ -13,6 +13,7 @@ from dst_analyze.run.config import Json, Number, Share
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.target import SizeTarget
+from dst_analyze.slimming.proof.ladder_result import LadderProof
 from dst_analyze.slimming.proof.result import SLIM, LeadStanding, Verification
 from dst_analyze.version import __version__
 
@@ -105,6 +106,23 @@ class ProofVerdict(Json):
     verdict: str
 
 
+class LadderSize(Json):
+    """The suggestion at one size of a ladder."""
+
+    axis: Literal["params", "macs"]  # what the share is of
+    share: Share
+    params: Amount
+    macs: Amount | None
+    score: Number | None
+
+
+class LadderVerdict(Json):
+    """The proof at several sizes; ``verdicts`` has a sentence for each axis."""
+
+    verdicts: dict[Literal["params", "macs"], str]
+    sizes: tuple[LadderSize, ...]
+
+
 class VerdictFile(Json):
     """All that a run found: the contents of verdict.json."""
 
@@ -118,6 +136,7 @@ class VerdictFile(Json):
     layers: tuple[LayerVerdict, ...]
     suggestion: SuggestedSize | None
     proof: ProofVerdict | None
+    ladder: LadderVerdict | None = None
 
     def as_bytes(self) -> bytes:
         """Return the text of the file."""
@@ -125,9 +144,14 @@ class VerdictFile(Json):
 
 
 def verdict_of(
-    record: SweepRecord, ranking: Ranking, summary: Summary, plan: SlimPlan | None, proof: Verification | None
+    record: SweepRecord,
+    ranking: Ranking,
+    summary: Summary,
+    plan: SlimPlan | None,
+    proof: Verification | None,
+    ladder: LadderProof | None = None,
 ) -> VerdictFile:
-    """Return what a run found, layers in rank order; ``plan`` and ``proof`` may be missing."""
+    """Return what a run found, layers in rank order; ``plan``, ``proof`` and ``ladder`` may be missing."""
     facts = record.layers.set_index("layer")
     model = record.manifest.model
     return VerdictFile(
@@ -151,6 +175,7 @@ def verdict_of(
         layers=tuple(_layer(row, facts.loc[row.layer]) for row in ranking.ordered().itertuples(index=False)),
         suggestion=None if plan is None else _suggestion(plan),
         proof=None if proof is None else _proof(proof),
+        ladder=None if ladder is None else _ladder(ladder),
     )
 
 
@@ -208,6 +233,16 @@ def _proof(proof: Verification) -> ProofVerdict:
     return ProofVerdict(
         score=proof.score, steps=proof.steps, seeds=proof.seeds, models=tuple(models), verdict=proof.verdict
     )
+
+
+def _ladder(ladder: LadderProof) -> LadderVerdict:
+    sizes = []
+    for rung in ladder.rungs:
+        slim = rung.proof.entry(SLIM)
+        sizes.append(
+            LadderSize(axis=rung.axis, share=rung.share, params=slim.params, macs=slim.macs, score=_known(slim.mean))
+        )
+    return LadderVerdict(verdicts=ladder.verdicts, sizes=tuple(sizes))
 
 
 def _known(value: float) -> float | None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dst_analyze.run.record import TrialKey
 
@@ -156,7 +156,7 @@ class SuggestionWritten:
 class ProofStarted:
     """The proof starts; ``done`` of its trainings are in the folder already.
 
-    There are more trainings, ``most`` in all, as long as a comparison is not decided.
+    There are more trainings, ``most`` in all, as long as a comparison is not decided. The times are 0 if not known.
     """
 
     trainings: int
@@ -164,6 +164,8 @@ class ProofStarted:
     steps: int
     jobs: int
     most: int
+    seconds: float = field(default=0.0, compare=False)
+    most_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,8 @@ class Lines:
             case ProofStarted(trainings=trainings, done=done, steps=steps, jobs=jobs, most=most):
                 at_once = "" if done == trainings else _at_once(jobs)
                 more = f", up to {most} until every comparison is decided" if most > trainings else ""
-                return f"the proof: {trainings} trainings of {steps} steps{more}{_done_already(done)}{at_once}"
+                time = _proof_time(event)
+                return f"the proof: {trainings} trainings of {steps} steps{more}{_done_already(done)}{at_once}{time}"
             case CandidateTrained(contender=contender, seed=seed, score=score):
                 return f"{contender}, seed {seed}: {'diverged' if score is None else f'{score:.4g}'}"
             case Notice(text=text):
@@ -154,6 +155,13 @@ def _warm_up(seed: int, control: bool) -> str:
 
 def _done_already(done: int) -> str:
     return f", {done} of them done already" if done else ""
+
+
+def _proof_time(event: ProofStarted) -> str:
+    if not event.seconds:
+        return ""
+    most = f", {minutes(event.most_seconds)} at most" if event.most > event.trainings else ""
+    return f": {minutes(event.seconds)}{most}"
 
 
 def _at_once(jobs: int) -> str:

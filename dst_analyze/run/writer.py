@@ -32,6 +32,7 @@ from dst_analyze.run.files.paths import (
     GRAPH,
     GROUPS,
     INPUTS,
+    LADDER,
     MADE,
     MASKS,
     OPTIONS,
@@ -123,7 +124,7 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         again = {*seen.damaged, *(seen.failed if existing == "retry" else ())}
         _check_replaceable(path, again)
         if not seen.complete or again:
-            replace_files(path, {}, removed=DERIVED)  # of fewer trials than there will be
+            replace_files(path, {}, removed=(*DERIVED, LADDER))  # of fewer trials than there will be
         yield RunFolder(path, header.config, header.manifest, again)
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from dst_analyze.channels.groups import Coupling
-from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
-from dst_analyze.run.events import Emit, SuggestionWritten, ignore_event
+from dst_analyze.run.events import SuggestionWritten
 from dst_analyze.run.files.atomic_io import csv_bytes, replace_files, spreadsheet_safe, writing
 from dst_analyze.run.files.paths import (
     CHANGES,
@@ -24,7 +23,6 @@ from dst_analyze.run.files.paths import (
     SUMMARY,
     VERDICT,
     VERIFICATION,
-    VERIFIED,
     WIDTHS,
     is_run_folder,
 )
@@ -32,14 +30,10 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import read_proof
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.result import Seeds, Verification
-from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.slimming.source.edits import changed_lines, pruning_ratios
 from dst_analyze.slimming.source.literals import SourceError
 from dst_analyze.slimming.source.write import source_and_weights
 from dst_analyze.slimming.surgery.slim_model import slim_model
-from dst_analyze.sweep.engines.engine import Engine
-from dst_analyze.sweep.training.trial import Task
 
 T = TypeVar("T")
 
@@ -105,24 +99,3 @@ def write_suggestion(
         else:
             replace_files(folder, {}, removed=stale, unsummed=files)
     return Suggestion(plan, folder, no_source)
-
-
-def verify_and_save(
-    task: Task,
-    record: SweepRecord,
-    plan: SlimPlan,
-    seeds: Seeds,
-    engine: Engine | None = None,
-    listener: Emit = ignore_event,
-) -> Verification:
-    """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
-    folder = record.folder
-    kept = folder / VERIFIED
-    if kept.is_symlink():
-        raise FolderError("it is a link, and links are not followed", place=str(kept), hint="remove it")
-    with editing(folder):
-        found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
-        files = {name: text.encode() for name, text in found.files().items()}
-        latency = {LATENCY: files.pop(LATENCY)}
-        replace_files(folder, files, unsummed=latency)
-    return found

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.derived import check_derived, damage_of, is_whole, read_together, was_made
-from dst_analyze.run.files.paths import CHANGES, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
+from dst_analyze.run.files.paths import CHANGES, LADDER, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.ladder_result import LadderProof
 from dst_analyze.slimming.proof.result import Verification
 
 
@@ -20,6 +21,7 @@ class KeptSuggestion:
 
     plan: SlimPlan | None = None
     proof: Verification | None = None
+    ladder: LadderProof | None = None
     changes: Path | None = None
     has_source: bool = False
     problems: tuple[str, ...] = ()
@@ -49,7 +51,7 @@ def read_suggestion(record: SweepRecord) -> KeptSuggestion:
 def _read_suggestion(record: SweepRecord) -> KeptSuggestion:
     if not was_made(record, PLAN):
         return KeptSuggestion()
-    problems = [why for name in (*SUGGESTION, VERIFICATION) if (why := damage_of(record, name))]
+    problems = [why for name in (*SUGGESTION, VERIFICATION, LADDER) if (why := damage_of(record, name))]
     plan = read_json(record.folder / PLAN, SlimPlan) if is_whole(record, PLAN) else None
     if plan is not None and (why := _of_another_sweep(record, plan)):
         problems, plan = [*problems, why], None
@@ -58,8 +60,11 @@ def _read_suggestion(record: SweepRecord) -> KeptSuggestion:
     proof = read_proof(record)
     if proof is not None and (why := _of_another_plan(record, plan, proof)):
         problems, proof = [*problems, why], None
+    ladder = LadderProof.load(record.folder) if is_whole(record, LADDER) else None
+    if ladder is not None and ladder.sweep != record.sha256:
+        problems, ladder = [*problems, f"{LADDER} is of another sweep than the one in this folder"], None
     changes = record.folder / CHANGES if is_whole(record, CHANGES) else None
-    return KeptSuggestion(plan, proof, changes, is_whole(record, SLIM_SOURCE), tuple(problems))
+    return KeptSuggestion(plan, proof, ladder, changes, is_whole(record, SLIM_SOURCE), tuple(problems))
 
 
 def _of_another_sweep(record: SweepRecord, plan: SlimPlan) -> str:

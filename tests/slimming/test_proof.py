@@ -24,7 +24,8 @@ from dst_analyze.slimming.planning.plan_widths import plan_widths
 from dst_analyze.slimming.proof.candidates import ALIKE, Candidates
 from dst_analyze.slimming.proof.kept_scores import KeptScores
 from dst_analyze.slimming.proof.result import CONTENDERS
-from dst_analyze.slimming.proof.verify import magnitude_ratios, verify_task_plan
+from dst_analyze.slimming.proof.trainings import magnitude_ratios
+from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.sweep.engines.process_engine import ProcessEngine
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep

@@ -101,7 +101,7 @@ def test_a_table_without_scores_is_slimmed_to_the_default_size(sweep):
 
 def test_a_target_that_is_given_twice_or_unknown_is_refused(sweep):
     _, ranking, traced = sweep
-    with pytest.raises(OptionError, match="asked for .--target-macs. and left to the sweep") as caught:
+    with pytest.raises(OptionError, match=r"asked for .--target-macs. and left to the sweep") as caught:
         suggest_widths(traced, ranking, target="auto", target_macs=0.5)
     assert caught.value.hint == "give one of them"
     with pytest.raises(OptionError, match="no target 'small'"):

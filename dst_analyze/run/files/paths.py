@@ -20,6 +20,7 @@ VERDICT, SUMMARY = "verdict.json", "summary.md"
 PLAN, SLIM_SOURCE, SLIM_WEIGHTS = "plan.json", "slim_model.py", "slim_model.safetensors"
 CHANGES, RATIOS = "changes.csv", "torch_pruning.json"
 VERIFICATION, VERIFIED = "verification.json", "verified"
+LADDER = "ladder.json"
 LATENCY = "latency.json"
 """Of the models of a proof: apart from it, as it is never the same twice."""
 SUGGESTION = (PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS)
@@ -29,7 +30,7 @@ DERIVED = (*REPORTED, REPORT, *SUGGESTION, VERIFICATION, LATENCY)
 """Files derived from the trials."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """Options of the command line, output of `--tensorboard`, results of `--baselines`."""
-MADE = (*DERIVED, BASELINES)
+MADE = (*DERIVED, BASELINES, LADDER)
 """All files of a run beside its header and trials."""
 RESULT, READINGS, STEPS, TIMING = "trial.json", "record.csv", "steps.csv", "timing.json"
 MASKS = "masks.safetensors"
@@ -46,6 +47,7 @@ _RUN_FILES = {
     TRIALS,
     *DERIVED,
     VERIFIED,
+    LADDER,
     OPTIONS,
     SCALARS,
     BASELINES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
@@ -137,6 +137,18 @@ def suggest_widths(
         "notes": tuple(notes),
     }
     return plan.model_copy(update=found)
+
+
+def options_of(plan: SlimPlan) -> dict[str, Any]:
+    """Return the options of `suggest_widths` that a plan was made with, but for its size."""
+    limits = plan.limits
+    return {
+        "rule": plan.rule,
+        "round_to": limits.round_to,
+        "min_width": limits.min_width,
+        "keep": limits.keep,
+        "only_clear": bool(limits.needed_share),
+    }
 
 
 def shares_at(traced: TracedModel, share: float) -> dict[str, float]:

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtrit
 from scipy.stats import chi, norm
 
 CONFIDENCE = 0.95
@@ -33,7 +33,7 @@ class Lead:
 
 
 def compare_with_others(
-    own: Scores, others: Mapping[str, Scores], *, apart: Sequence[str], looks: int
+    own: Scores, others: Mapping[str, Scores], *, apart: Sequence[str], looks: int, comparisons: int = 0
 ) -> dict[str, Lead]:
     """Return the lead of a model over each of the others.
 
@@ -42,6 +42,7 @@ def compare_with_others(
         others: The scores of the others by name.
         apart: Others whose noise is of another kind: they get intervals of their own.
         looks: How often the scores are looked at to decide whether more seeds are needed.
+        comparisons: The number of comparisons whose intervals hold at once, if more than these others are to come.
 
     Returns:
         The leads by name.
@@ -61,8 +62,24 @@ def compare_with_others(
         if count < 2 or degrees_here < 1:
             found[name] = Lead(mean, -math.inf, math.inf)
             continue
-        half = critical_value(len(others), degrees_here, error) * noise_here * math.sqrt(2 / count)
+        half = critical_value(max(len(others), comparisons), degrees_here, error) * noise_here * math.sqrt(2 / count)
         found[name] = Lead(mean, mean - half, mean + half)
+    return found
+
+
+def half_widths(models: Mapping[str, Scores], *, apart: Sequence[str]) -> dict[str, float]:
+    """Return half of a 95 % interval of each model's mean score; NaN if unknown.
+
+    The noise is that of all models together, without the effects of the seeds; of models ``apart`` it is their own.
+    """
+    pooled = _noise([scores for name, scores in models.items() if name not in apart])
+    found = {}
+    for name, scores in models.items():
+        known = [score for score in scores if score is not None]
+        own = (float(np.std(known, ddof=1)) if len(known) > 1 else math.nan), len(known) - 1
+        noise, degrees = own if name in apart else pooled
+        half = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * noise if known and degrees > 0 else math.nan
+        found[name] = half / math.sqrt(len(known)) if known else math.nan
     return found
 
 

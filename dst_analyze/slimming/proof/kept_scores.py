@@ -43,7 +43,7 @@ class KeptScores:
 
     def read(self, candidate: Candidate, seed: int) -> KeptScore | None:
         """Return the score of a training, None if it is not kept or is of other trainings."""
-        name = _file_name(candidate, seed)
+        name = training_name(candidate, seed)
         if self.folder is None or name not in listed_sums(self.folder):
             return None
         try:
@@ -57,7 +57,7 @@ class KeptScores:
     def save(self, candidate: Candidate, seed: int, score: float | None, magnitudes: Ratios) -> None:
         """Keep the score of a training."""
         kept = KeptScore(plan=_digest(candidate), steps=self._steps, score=score, magnitudes=magnitudes)
-        self._write(_file_name(candidate, seed), kept)
+        self._write(training_name(candidate, seed), kept)
 
     def save_asked(self, seeds: Seeds) -> None:
         """Keep how many seeds were asked for, so that a lost result is made again as it was."""
@@ -79,7 +79,8 @@ def asked_seeds(folder: Path) -> Seeds:
         return "auto"
 
 
-def _file_name(candidate: Candidate, seed: int) -> str:
+def training_name(candidate: Candidate, seed: int) -> str:
+    """Return the name of a training's file, the same for the same widths and seed."""
     size = "" if candidate.plan is None else f"-{_digest(candidate)[:12]}"
     return f"{candidate.name}{size},seed={seed}.json"
 

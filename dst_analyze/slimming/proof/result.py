@@ -38,7 +38,8 @@ AUTO_SEEDS = (3, 5, 10)
 """The numbers of seeds after which an automatic proof looks whether its comparisons are decided."""
 Seeds = int | Literal["auto"]
 """The number of seeds of each model of a proof; "auto" adds seeds until every comparison is decided."""
-_MISMATCH = 0.1  # a difference in cost, as a share of the suggestion's, that is pointed out
+MISMATCH = 0.1
+"""Models whose cost differs by more than this share of the suggestion's are not of one size."""
 _MOST_ENTRIES = 100
 
 LeadStanding = Literal["better", "worse", "level", "open"]
@@ -286,7 +287,7 @@ class Verification(Json):
             for what, word in WORDS.items()
             if getattr(own, what) and getattr(other, what) is not None
         }
-        said = [f"{share:.0%} of its {word}" for word, share in shares.items() if abs(share - 1) > _MISMATCH]
+        said = [f"{share:.0%} of its {word}" for word, share in shares.items() if abs(share - 1) > MISMATCH]
         return f"; {' and '.join(said)}" if said else ""
 
 

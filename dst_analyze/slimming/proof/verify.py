@@ -2,88 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import nn
-
-from dst_analyze.baselines.values import SETTINGS
 from dst_analyze.channels.coupling import couple_channels
-from dst_analyze.channels.groups import Coupling
-from dst_analyze.errors import DstError, OptionError
-from dst_analyze.model.graph.trace_graph import trace_graph
-from dst_analyze.model.tracing.trace import TracedModel
-from dst_analyze.run.events import CandidateTrained, Emit, Notice, ProofStarted, ignore_event
+from dst_analyze.errors import OptionError
+from dst_analyze.run.events import Emit, Notice, ProofStarted, ignore_event
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.candidates import Candidate, Candidates, build_candidate
+from dst_analyze.slimming.proof.candidates import Candidate, Candidates
 from dst_analyze.slimming.proof.costs import measure_costs
-from dst_analyze.slimming.proof.kept_scores import KeptScore, KeptScores, Ratios
+from dst_analyze.slimming.proof.kept_scores import KeptScores
 from dst_analyze.slimming.proof.result import MAGNITUDE, RANDOM, SLIM, Entry, Seeds, Verification, looks_of
+from dst_analyze.slimming.proof.trainings import CandidateRun, TrainingCount, Trainings, training_seconds
 from dst_analyze.slimming.surgery.slim_model import check_plan_fits
-from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
+from dst_analyze.sweep.engines.engine import Engine
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.options import TrainingOptions
 from dst_analyze.sweep.planning.plan import plan_task
-from dst_analyze.sweep.training.magnitudes import Magnitudes
-from dst_analyze.sweep.training.own_loop.fit_function import own_scores, train_plain
-from dst_analyze.sweep.training.train import DivergedError, evaluate
-from dst_analyze.sweep.training.trial import ModelSpec, Task, seeded
-
-
-@dataclass(frozen=True)
-class CandidateRun:
-    """A job that trains one candidate with one seed; the coupling is not sent along but computed again."""
-
-    candidate: Candidate
-    seed: int
-    coupling: Coupling | None = field(default=None, compare=False)
-
-    @property
-    def name(self) -> str:
-        """Unique within one proof."""
-        return f"{self.candidate.name}, seed {self.seed}"
-
-    @property
-    def tells_magnitudes(self) -> bool:
-        """True for the one training of the dense model whose magnitudes make a rival."""
-        return self.candidate.plan is None and self.seed == 0
-
-    def run(self, task: Task, emit: Emit) -> Outcome:
-        """Train the model and return its score."""
-        if task.traced.graph_module is None:  # it is not sent, see `serialize.PickledTask`
-            graph = trace_graph(task.traced.model, task.traced.inputs)
-            task = replace(task, traced=replace(task.traced, graph=graph))
-        return train_and_score(task, self.coupling or couple_channels(task.traced), self)
-
-    def failed(self, reason: str, seconds: float) -> Outcome:
-        """Return the outcome of a training that failed."""
-        return Outcome(self, None, reason)
-
-    def retry_event(self, reason: str) -> Notice:
-        """Return the notice that the training is repeated."""
-        return Notice(f"{self.name} starts again: {reason}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CandidateRun, (self.candidate, self.seed)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The end of a training: a score, None if it diverged, or the ``reason`` of a failure.
-
-    ``magnitudes`` says of the dense model with the first seed what magnitude pruning would leave of its layers.
-    """
-
-    run: CandidateRun
-    score: float | None
-    reason: str = ""
-    magnitudes: Ratios = field(default_factory=dict)
+from dst_analyze.sweep.training.trial import ModelSpec, Task
 
 
 def verify_plan(
@@ -159,71 +98,78 @@ def verify_task_plan(
     Scores are kept in the folder ``keep_in``, and trainings whose scores are there are not repeated. Without an
     ``engine`` trainings run one after the other in this process, with the same results.
     """
-    if seeds != "auto" and seeds < 1:
-        raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="give 3 or more, or auto")
+    check_seeds(seeds)
     coupling = couple_channels(task.traced)
     kept = KeptScores(keep_in, task.steps)
     kept.save_asked(seeds)
-    proof = _Proof(task, coupling, Candidates(task.traced, coupling, record, plan), kept, engine, listener)
-    looks = looks_of(seeds)
-    proof.announce(looks)
-    for count in looks:
-        proof.train(range(count))
-        found = proof.result(plan, range(count), len(looks))
-        proof.decided = {e.name for e in found.entries if e.name != SLIM} - {*found.open}
-        if not found.open:
-            break
-        if count < looks[-1]:
-            listener(
-                Notice(f"with {count} seeds it is open against {', '.join(found.open)}: these are trained with more")
-            )
-    return found
+    trainings = Trainings(task, coupling, kept, engine, listener, training_seconds(record))
+    return PlanProof(trainings, plan, record).run(seeds)
 
 
-class _Proof:
-    """The trainings of a proof so far."""
+def check_seeds(seeds: Seeds) -> None:
+    """Raise on a number of seeds that makes no comparison."""
+    if seeds != "auto" and seeds < 1:
+        raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="give 3 or more, or auto")
 
-    def __init__(
-        self,
-        task: Task,
-        coupling: Coupling,
-        models: Candidates,
-        kept: KeptScores,
-        engine: Engine | None,
-        listener: Emit,
-    ) -> None:
-        self._task, self._coupling, self._models, self._kept = task, coupling, models, kept
-        self._engine, self._listener = engine or InProcessEngine(), listener
-        self._candidates = models.fixed
-        self._magnitudes: Ratios = {}
+
+class PlanProof:
+    """The proof of one plan: its model and its rivals, trained with more and more seeds."""
+
+    def __init__(self, trainings: Trainings, plan: SlimPlan, record: SweepRecord | None, size: str = "") -> None:
+        """Prepare; ``size`` names the plan's size where several plans are proven."""
+        self._trainings, self._plan, self._size = trainings, plan, size
+        self._models = Candidates(trainings.task.traced, trainings.coupling, record, plan)
+        self._candidates = self._models.fixed
         self._scores: dict[str, list[float | None]] = {}
         self._costs: dict[str, tuple[float, int]] = {}
-        self.decided: set[str] = set()
+        self._decided: set[str] = set()
 
-    def announce(self, looks: Sequence[int]) -> None:
-        """Emit how many trainings there will be, before the first one."""
+    def count(self, seeds: Seeds) -> TrainingCount:
+        """Return how many trainings there will be."""
+        looks = looks_of(seeds)
         first = self._runs([c for c in self._candidates if not c.like], range(looks[0]))
-        done = sum(self._read(run) is not None for run in first)
         per_seed = len(first) // looks[0] + 1  # the widths by magnitude are known after the first training
-        trainings = per_seed * looks[0]
-        self._listener(ProofStarted(trainings, done, self._task.steps, self._engine.jobs, most=per_seed * looks[-1]))
+        done = sum(map(self._trainings.is_done, first))
+        return TrainingCount(per_seed * looks[0], per_seed * looks[-1], done)
 
-    def train(self, seeds: range) -> None:
+    def run(self, seeds: Seeds, *, sizes: int = 1, announced: bool = False) -> Verification:
+        """Return the comparison; the intervals of all ``sizes`` that are proven hold together."""
+        here, looks = self._trainings, looks_of(seeds)
+        if not announced:
+            count = self.count(seeds)
+            times = {"seconds": here.time_of(count.left), "most_seconds": here.time_of(count.most_left)}
+            here.listener(
+                ProofStarted(count.least, count.done, here.task.steps, here.engine.jobs, most=count.most, **times)
+            )
+        for number in looks:
+            self._train_all(range(number))
+            found = self._result(range(number), len(looks) * sizes)
+            self._decided = {e.name for e in found.entries if e.name != SLIM} - {*found.open}
+            if not found.open:
+                break
+            if number < looks[-1]:
+                said = f"with {number} seeds it is open against {', '.join(found.open)}: these are trained with more"
+                here.listener(Notice(said))
+        return found
+
+    def _train_all(self, seeds: range) -> None:
         """Train all models whose comparison is not decided with these seeds, those by magnitude last."""
         self._train(self._candidates, seeds)
-        if self._magnitudes and MAGNITUDE not in {c.name for c in self._candidates}:
-            self._candidates = self._models.by_magnitude([*self._magnitudes.values()])
+        magnitudes = self._trainings.magnitudes
+        if magnitudes and MAGNITUDE not in {c.name for c in self._candidates}:
+            self._candidates = self._models.by_magnitude([*magnitudes.values()])
             self._train([c for c in self._candidates if c.name == MAGNITUDE], seeds)
 
-    def result(self, plan: SlimPlan, seeds: range, looks: int) -> Verification:
+    def _result(self, seeds: range, looks: int) -> Verification:
         """Return the comparison of the scores that are there."""
+        task, plan = self._trainings.task, self._plan
         missing = [c for c in self._candidates if c.name not in self._costs]
-        with torch_threads(self._task.threads):
-            costs = measure_costs(self._task, self._coupling, missing) if missing else ()
+        with torch_threads(task.threads):
+            costs = measure_costs(task, self._trainings.coupling, missing) if missing else ()
             self._costs |= dict(zip((c.name for c in missing), costs, strict=True))
         return Verification(
-            score=self._task.score,
-            steps=self._task.steps,
+            score=task.score,
+            steps=task.steps,
             seeds=tuple(seeds),
             entries=tuple(
                 Entry(
@@ -244,71 +190,15 @@ class _Proof:
 
     def _train(self, candidates: Sequence[Candidate], seeds: range) -> None:
         """Train candidates with the seeds that each has not been trained with."""
-        needed = {c.like or c.name for c in candidates if c.name not in self.decided} | {SLIM}
+        needed = {c.like or c.name for c in candidates if c.name not in self._decided} | {SLIM}
         wanted = [c for c in candidates if c.name in needed and not c.like]
         runs = [run for run in self._runs(wanted, seeds) if run.seed >= len(self._scores.get(run.candidate.name, ()))]
-        kept = {run.name: score for run in runs if (score := self._read(run)) is not None}
-        ended: dict[tuple[str, int], float | None] = {}
-
-        def count(run: CandidateRun, score: float | None, magnitudes: Ratios) -> None:
-            ended[run.candidate.name, run.seed] = score
-            self._magnitudes = self._magnitudes or magnitudes
-            self._listener(CandidateTrained(run.candidate.name, run.seed, score))
-
-        for run in runs:
-            if run.name in kept:
-                count(run, kept[run.name].score, kept[run.name].magnitudes)
-        missing = [run for run in runs if run.name not in kept]
-        with closing(self._engine.run(self._task, missing, self._listener)) as outcomes:
-            for outcome in outcomes:
-                if outcome.reason:
-                    raise DstError(
-                        f"the training of {outcome.run.name} failed: {outcome.reason}",
-                        hint="repeat the command: finished trainings are kept" if self._kept.folder else "",
-                    )
-                self._kept.save(outcome.run.candidate, outcome.run.seed, outcome.score, outcome.magnitudes)
-                count(outcome.run, outcome.score, outcome.magnitudes)
-        for name, seed in sorted(ended):
-            self._scores.setdefault(name, []).append(ended[name, seed])
+        for run, score in zip(runs, self._trainings.scores(runs), strict=True):
+            self._scores.setdefault(run.candidate.name, []).append(score)
 
     def _runs(self, candidates: Sequence[Candidate], seeds: range) -> list[CandidateRun]:
         return [
-            CandidateRun(self._models.random(seed) if c.name == RANDOM else c, seed, self._coupling)
+            CandidateRun(self._models.random(seed) if c.name == RANDOM else c, seed, self._size if c.plan else "")
             for seed in seeds
             for c in candidates
         ]
-
-    def _read(self, run: CandidateRun) -> KeptScore | None:
-        """Return the kept score of a training; that of a dense model counts only with what is needed of it."""
-        kept = self._kept.read(run.candidate, run.seed)
-        if kept is not None and run.tells_magnitudes and kept.score is not None and not kept.magnitudes:
-            return None
-        return kept
-
-
-def trained(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> nn.Module:
-    """Return a candidate trained from scratch on the task's budget."""
-    return train_plain(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
-
-
-def train_and_score(task: Task, coupling: Coupling, run: CandidateRun) -> Outcome:
-    """Return the outcome of a training; without a score if it diverged."""
-    try:
-        model = trained(task, coupling, run.candidate, run.seed)
-    except DivergedError:
-        return Outcome(run, None)
-    magnitudes = magnitude_ratios(task.traced, model) if run.tells_magnitudes else {}
-    if task.own_loop:
-        return Outcome(run, own_scores(task, model).score, magnitudes=magnitudes)
-    with seeded(run.seed):
-        loss, score, _ = evaluate(model, task.test_data.once(), task.objective(task.traced.model), task.device)
-    return Outcome(run, score if math.isfinite(loss) else None, magnitudes=magnitudes)
-
-
-def magnitude_ratios(traced: TracedModel, model: nn.Module) -> Ratios:
-    """Return what is left of each layer when the smallest weights of a trained model go, by the share that stays."""
-    magnitudes = Magnitudes({layer.name: model.get_parameter(layer.parameter) for layer in traced.layers})
-    return {
-        f"{share:g}": {name: round(float(left), 6) for name, left in magnitudes.null(share).items()}
-        for share in SETTINGS["magnitude"]
-    }
