@@ -158,7 +158,7 @@ def dense_model(task: Task, coupling: Coupling, seed: int) -> nn.Module:
 
 def score_of(task: Task, coupling: Coupling, name: str, plan: SlimPlan | None, seed: int) -> float | None:
     """The score of a model trained from scratch; None if it diverged."""
-    return train_and_score(task, coupling, CandidateRun(Candidate(name, "", plan), seed, coupling)).score
+    return train_and_score(task, coupling, CandidateRun(Candidate(name, "", plan), seed, coupling=coupling)).score
 
 
 def prove(net: str, out: Path, options: argparse.Namespace) -> None:
