@@ -10,8 +10,8 @@ class Net(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(17, width)
-        self.conv1, self.conv2 = nn.Conv1d(width, 24, 5, 2, padding=2), nn.Conv1d(24, 32, 5, 2, padding=2)
-        self.fc1, self.fc2 = nn.Linear(32 * 8, 32), nn.Linear(32, 10)
+        self.conv1, self.conv2 = nn.Conv1d(width, 16, 5, 2, padding=2), nn.Conv1d(16, 16, 5, 2, padding=2)
+        self.fc1, self.fc2 = nn.Linear(16 * 8, 16), nn.Linear(16, 10)
         self.pool = nn.MaxPool1d(2)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -9,10 +9,10 @@ class Net(nn.Module):
 
     def __init__(self, stem: int) -> None:
         super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, stem, 3, padding=1), nn.Conv2d(stem, 24, 3, padding=1)
-        self.conv3 = nn.Conv2d(24, 48, 3, padding=1)
+        self.conv1, self.conv2 = nn.Conv2d(1, stem, 3, padding=1), nn.Conv2d(stem, 16, 3, padding=1)
+        self.conv3 = nn.Conv2d(16, 16, 3, padding=1)
         self.pool = nn.MaxPool2d(2)
-        self.fc1, self.fc2 = nn.Linear(48 * 2 * 2, 64), nn.Linear(64, 10)
+        self.fc1, self.fc2 = nn.Linear(16 * 2 * 2, 24), nn.Linear(24, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.pool(self.conv1(images).relu())
