@@ -43,7 +43,7 @@ from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_of, plan_widths
 from dst_analyze.slimming.planning.ranked import ranked_layers
 from dst_analyze.slimming.proof.candidates import Candidate
-from dst_analyze.slimming.proof.trainings import trained, trained_score
+from dst_analyze.slimming.proof.trainings import CandidateRun, train_and_score, trained
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_sweep
@@ -183,7 +183,8 @@ def prove(net: str, out: Path, options: argparse.Namespace) -> None:
             continue
         plan = proof.plan(name, size, seed)
         with torch_threads(task.threads):
-            score = trained_score(task, proof.coupling, Candidate(name, "", plan), seed)
+            run = CandidateRun(Candidate(name, "", plan), seed)
+            score = train_and_score(task, proof.coupling, run).score
         row = {**key, "score": score}
         if plan is not None:
             widths = {group.group: group.new_width for group in plan.groups}

@@ -103,7 +103,7 @@ def test_rungs_are_shares_from_large_to_small():
     assert sizes_of((0.1, 0.5, 0.1), ["params", "macs"]) == [
         ("params", 0.5), ("params", 0.1), ("macs", 0.5), ("macs", 0.1)
     ]  # fmt: skip
-    with pytest.raises(OptionError, match="1.5 is not a share"):
+    with pytest.raises(OptionError, match=r"1\.5 is not a share"):
         sizes_of((1.5,), ["params"])
 
 
