@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench torture notebooks docs screenshots dist clean
+.PHONY: demo test lint bench torture notebooks docs screenshots showcase dist clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -49,6 +49,10 @@ docs: $(VENV)/installed-test
 # Pictures of the report for five models, into docs/screenshots/made.
 screenshots: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python docs/screenshots/take.py
+
+# The runs of reports/ and their README, by the plain command with its proof: hours on two cores.
+showcase: $(VENV)/installed-test
+	$(BIN)/python experiments/showcase.py
 
 # Wheel and sdist: built, looked into; the wheel is installed into an environment of its own, and run there.
 dist: $(VENV)/installed
