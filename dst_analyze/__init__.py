@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dst_analyze.channels.coupling import couple_channels
     from dst_analyze.channels.groups import Coupling
     from dst_analyze.channels.rule_call import register_channel_rule
+    from dst_analyze.integrations.formats import export_model
     from dst_analyze.masking.masked import MaskedModel, mask_model
     from dst_analyze.masking.training.attach import attach
     from dst_analyze.model.loading.load import LoadedModel, load_model
@@ -52,6 +53,7 @@ _HOMES = {
     "WeightArgument": "model.tracing.weight_ops",
     "analyze": "analysis",
     "couple_channels": "channels.coupling",
+    "export_model": "integrations.formats",
     "load_model": "model.loading.load",
     "mask_model": "masking.masked",
     "rank_layers": "ranking.rank",
@@ -91,6 +93,7 @@ __all__ = [
     "analyze",
     "attach",
     "couple_channels",
+    "export_model",
     "load_model",
     "mask_model",
     "rank_layers",

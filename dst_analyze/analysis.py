@@ -18,6 +18,7 @@ from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import renamed_arguments, warn_renamed
+from dst_analyze.integrations.formats import exporters_of
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
@@ -76,23 +77,38 @@ class Analysis:
         """The groups of channels that must shrink together."""
         return couple_channels(self.traced)
 
-    def suggest_widths(self, *, write: bool = True, reinitialize: bool = False, **asked: Any) -> SlimPlan:
+    def suggest_widths(
+        self, *, write: bool = True, reinitialize: bool = False, formats: str | Sequence[str] = (), **asked: Any
+    ) -> SlimPlan:
         """Return suggested widths, and write them into the run folder.
 
         Args:
             write: Write the plan, the slim model's source and its weights into the run folder.
             reinitialize: Write newly drawn weights, not those that are left of the given model.
+            formats: Other formats to write, such as "onnx" or ("export", "hub"), as ``--format`` names them.
             **asked: Options of `suggest_widths`, such as ``target_params``; the size is by default the one that
                 the sweep's masks let one expect to be enough.
 
         Returns:
             The plan, for `slim_model` and `verify`.
         """
+        exporters = exporters_of(formats)
         plan = suggest_widths(self.traced, self.ranking, coupling=self.coupling, **asked)
         if write:
             written = write_suggestion(
-                self.record.folder, self.traced, plan, self.coupling, reinitialize=reinitialize, record=self.record
+                self.record.folder,
+                self.traced,
+                plan,
+                self.coupling,
+                reinitialize=reinitialize,
+                record=self.record,
+                ranking=self.ranking,
+                exporters=exporters,
+                task=lambda: self.task,
             )
+            for export in written.exports:
+                if export.reason:
+                    warnings.warn(f"not written as {export.format}: {export.reason}", stacklevel=2)
             plan = written.plan
             if written.no_source:
                 warnings.warn(f"the slim model is not written as source: {written.no_source}", stacklevel=2)

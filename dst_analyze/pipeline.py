@@ -21,11 +21,14 @@ from dst_analyze.run.events import Emit, Notice, ReportWritten, ignore_event
 from dst_analyze.run.files.atomic_io import replace_files
 from dst_analyze.run.files.paths import (
     BASELINES,
+    EXPORTED,
     LADDER,
     LATENCY,
     MADE,
     PLAN,
     REPORT,
+    SLIM_CALL,
+    SLIM_PATCH,
     SUGGESTION,
     VERIFICATION,
     VERIFIED,
@@ -34,6 +37,7 @@ from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.artifacts import Suggestion, write_suggestion
+from dst_analyze.slimming.exports.result import Exporter, read_exports
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
@@ -54,6 +58,7 @@ class Wanted:
     reinitialize: bool = False  # write the slim model with new weights, not those left of the model
     verify_seeds: Seeds | None = None  # None: no proof
     baselines: Sequence[Method] = ()
+    exporters: Mapping[str, Exporter] = field(default_factory=dict)  # of formats of the slim model, by name
 
 
 @dataclass(frozen=True)
@@ -72,13 +77,14 @@ def finish(
 ) -> Outcome:
     """Rank, suggest, verify, compare and report a finished sweep; rebuild files that are damaged."""
     with editing(record.folder):
-        for why in filter(None, (damage_of(record, name) for name in MADE if name not in (REPORT, LADDER))):
+        for why in filter(None, (damage_of(record, name) for name in MADE if name not in (REPORT, LADDER, *EXPORTED))):
             emit(Notice(f"{why}: it is made again"))
         if _lost(record, LADDER, LadderProof):
             emit(Notice(f"{LADDER} is damaged and removed: `dst-analyze verify RUN --ladder` makes it again"))
             replace_files(record.folder, {}, removed=[LADDER])
         lost_proof = _lost(record, VERIFICATION, Verification) or bool(damage_of(record, LATENCY))
         lost_baselines = _lost(record, BASELINES, Baselines)
+        remove_damaged_exports(record, emit)
         ranking = rank_run(record)
         suggestion = suggest(plan, record, ranking, wanted, emit)
         proof = None
@@ -157,6 +163,13 @@ def _lost(record: SweepRecord, name: str, kind: type[Json]) -> bool:
     return True
 
 
+def remove_damaged_exports(record: SweepRecord, emit: Emit) -> None:
+    """Remove other formats of a suggestion if one of them is damaged; they are written on request only."""
+    if why := next(filter(None, (damage_of(record, name) for name in EXPORTED)), ""):
+        emit(Notice(f"{why}: the exports are removed; `dst-analyze slim RUN --format NAME` writes them again"))
+        replace_files(record.folder, {}, removed=EXPORTED)
+
+
 def suggest(
     plan: Plan, record: SweepRecord, ranking: Ranking, wanted: Wanted, emit: Emit = ignore_event
 ) -> Suggestion | DstError:
@@ -166,9 +179,11 @@ def suggest(
     """
     asked = wanted.slim or wanted.reinitialize
     kept = None if asked else attempt(lambda: read_plan(record), hint="")
-    damaged = any(damage_of(record, name) for name in SUGGESTION)
-    if isinstance(kept, SlimPlan) and not damaged:
-        return Suggestion(kept, record.folder)
+    damaged = any(damage_of(record, name) for name in (*SUGGESTION, SLIM_CALL, SLIM_PATCH))
+    before = read_exports(record)
+    there = {entry.format: entry for entry in before.exports if not entry.reason} if before is not None else {}
+    if isinstance(kept, SlimPlan) and not damaged and wanted.exporters.keys() <= there.keys():
+        return Suggestion(kept, record.folder, exports=tuple(there[name] for name in wanted.exporters))
     if isinstance(kept, DstError) and was_made(record, PLAN) and not damaged:
         emit(Notice(f"{kept.cause}: it is made again"))
     coupling, traced = plan.coupling, plan.task.traced
@@ -181,7 +196,15 @@ def suggest(
         widths = kept if isinstance(kept, SlimPlan) else None
         widths = widths or suggest_widths(traced, ranking, coupling=coupling, **wanted.slim)
         written = write_suggestion(
-            record.folder, traced, widths, coupling, reinitialize=wanted.reinitialize, record=record
+            record.folder,
+            traced,
+            widths,
+            coupling,
+            reinitialize=wanted.reinitialize,
+            record=record,
+            ranking=ranking,
+            exporters=wanted.exporters,
+            task=lambda: plan.task,
         )
         if proven and not was_made(record, VERIFICATION):
             emit(Notice("the plan is another one than before: the proof of that is removed"))

@@ -215,6 +215,13 @@ slim_options = section(
         help="balance, density, sqrt or units.  [default: balance]",
     ),
     click.option("--reinitialize", is_flag=True, help="Give the slim model new weights."),
+    click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        metavar="NAME,...",
+        help="Write it as onnx, export, hub, sparse or explorer, too.",
+    ),
 )
 
 proof_options = section(

@@ -13,6 +13,8 @@ from rich.console import Console
 from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.terminal import (
+    CHANGE_HEADS,
+    export_lines,
     note_text,
     show,
     show_plan,
@@ -40,7 +42,7 @@ _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
 _NEEDED = 2  # of these, where as many are needed
 _INDENT = 12
-_VERBATIM = ("slim model", "report", "next")  # paths and commands, which are copied
+_VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
 _STRONGER = 30  # factor for alphas that pruned nothing
 
@@ -95,6 +97,10 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "slim model", suggestion.built_by
         if suggestion.no_source:
             yield "", f"not written as source: {suggestion.no_source}"
+        if suggestion.change is not None:
+            yield CHANGE_HEADS[suggestion.change.name], str(suggestion.change)
+        for line in export_lines(suggestion):
+            yield line[:_INDENT].rstrip(), line[_INDENT:]
     yield "report", str(outcome.page)
     yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record, ranking)
 

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from dst_analyze.ranking.result import Ranking
     from dst_analyze.run.caveats import Note
     from dst_analyze.run.record import SweepRecord
+    from dst_analyze.slimming.artifacts import Suggestion
     from dst_analyze.slimming.planning.plan_types import SlimPlan
     from dst_analyze.slimming.proof.result import Verification
 
+CHANGE_HEADS = {"slim_model.patch": "patch", "slim_call.py": "own class"}
+"""How the change of a user's file, or the call of a library's class, is announced."""
 _NARROWEST_WHY = 28  # cells of the text beside a row
 _GAP = 3  # cells between two columns of this box
 _RUNGS = {
@@ -126,6 +129,15 @@ def show_plan(where: Console, plan: SlimPlan) -> None:
     show(where, plan_table(plan, width), *wrapped(plan_words(plan), width))
     if plan.ladder:
         show(where, "", ladder_table(plan, width), *wrapped([plan.ladder_words], width))
+
+
+def export_lines(written: Suggestion) -> Iterator[str]:
+    """Yield a line for each format that was asked for: where it is, and how far it is the slim model."""
+    for export in written.exports:
+        files = [name for name in export.files if "/" not in name]
+        folders = dict.fromkeys(name.partition("/")[0] for name in export.files if "/" in name)
+        paths = ", ".join(str(written.folder / name) for name in (*files, *folders))
+        yield escape_control(f"{export.format:<12}{'  '.join(filter(None, (paths, export.words)))}")
 
 
 def plan_table(plan: SlimPlan, width: int) -> Table:

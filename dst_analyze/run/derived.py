@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.files.atomic_io import SUMS, broken, listed_sums
-from dst_analyze.run.files.paths import LATENCY, SLIM_WEIGHTS
+from dst_analyze.run.files.paths import LATENCY, WEIGHTS
 from dst_analyze.run.files.safe_read import MASKS_MOST, MB, WEIGHTS_MOST, is_there, read_bytes
 from dst_analyze.run.record import SweepRecord
 
@@ -33,7 +33,7 @@ def damage_of(record: SweepRecord, name: str) -> str:
     if name == LATENCY:
         return _latency_damage(record.folder / name)
     if name in listed_sums(record.folder):
-        return broken(record.folder, only=name, most=WEIGHTS_MOST if name == SLIM_WEIGHTS else MASKS_MOST)
+        return broken(record.folder, only=name, most=WEIGHTS_MOST if name in WEIGHTS else MASKS_MOST)
     unsummed = record.manifest.sums == "all" and is_there(record.folder / name)
     return f"{name} has no checksum" if unsummed else ""
 

@@ -19,6 +19,7 @@ from dst_analyze.run.files.atomic_io import (
     finish_commit,
     leftover,
     listed_sums,
+    remove_folder,
     remove_leftovers,
     replace_files,
     replacing,
@@ -29,8 +30,10 @@ from dst_analyze.run.files.atomic_io import (
 from dst_analyze.run.files.lock import check_unlocked, is_held, locked
 from dst_analyze.run.files.paths import (
     DERIVED,
+    EXPLORER,
     GRAPH,
     GROUPS,
+    HUB,
     INPUTS,
     LADDER,
     MADE,
@@ -125,6 +128,8 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         _check_replaceable(path, again)
         if not seen.complete or again:
             replace_files(path, {}, removed=(*DERIVED, LADDER))  # of fewer trials than there will be
+            for name in (HUB, EXPLORER):
+                remove_folder(path / name)
         yield RunFolder(path, header.config, header.manifest, again)
 
 
@@ -218,7 +223,7 @@ def _start(path: Path, header: RunHeader) -> None:
     old = leftover(path / "run", "old")
     with replacing(path, header.files(), removed=(*MADE, OPTIONS, GRAPH, GROUPS, INPUTS)):
         old.mkdir()
-        for name in (TRIALS, VERIFIED, SCALARS):  # trials first: they are never those of another head
+        for name in (TRIALS, VERIFIED, SCALARS, HUB, EXPLORER):  # trials first: they are never those of another head
             if (path / name).exists():
                 os.rename(path / name, old / name)
     with writing(path / TRIALS):

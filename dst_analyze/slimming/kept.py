@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dst_analyze.errors import FolderError
 from dst_analyze.run.derived import check_derived, damage_of, is_whole, read_together, was_made
-from dst_analyze.run.files.paths import CHANGES, LADDER, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
+from dst_analyze.run.files.paths import CHANGES, LADDER, OPTIONAL, PLAN, SLIM_SOURCE, SUGGESTION, VERIFICATION
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
@@ -51,7 +51,7 @@ def read_suggestion(record: SweepRecord) -> KeptSuggestion:
 def _read_suggestion(record: SweepRecord) -> KeptSuggestion:
     if not was_made(record, PLAN):
         return KeptSuggestion()
-    problems = [why for name in (*SUGGESTION, VERIFICATION, LADDER) if (why := damage_of(record, name))]
+    problems = [why for name in (*SUGGESTION, *OPTIONAL, VERIFICATION, LADDER) if (why := damage_of(record, name))]
     plan = read_json(record.folder / PLAN, SlimPlan) if is_whole(record, PLAN) else None
     if plan is not None and (why := _of_another_sweep(record, plan)):
         problems, plan = [*problems, why], None

@@ -17,10 +17,11 @@ from dst_analyze.errors import FolderError
 from dst_analyze.report.page import left_out, render
 from dst_analyze.run.files.atomic_io import replace_files
 from dst_analyze.run.files.lock import locked
-from dst_analyze.run.files.paths import DERIVED, REPORT
+from dst_analyze.run.files.paths import DERIVED, OPTIONAL, REPORT
 from dst_analyze.slimming.kept import read_plan, read_suggestion
 from dst_analyze.slimming.proof.verify import verify_task_plan
 
+SUMMED = [name for name in DERIVED if name not in (*OPTIONAL, REPORT)]
 FEW = {"sweep": 2, "slim": 4, "verify": 2, "report": 3}
 """How many operations of each job fail here; `make torture` takes all."""
 
@@ -74,7 +75,7 @@ def test_what_is_made_again_is_said_and_trials_are_left_alone(bench, capsys):
     assert {file: file.stat().st_mtime_ns for file in run.glob("trials/*/*")} == before
 
 
-@pytest.mark.parametrize("name", [name for name in (*DERIVED, "baselines.json", "groups.csv") if name != REPORT])
+@pytest.mark.parametrize("name", [*SUMMED, "baselines.json", "groups.csv"])
 def test_a_flip_in_any_file_is_noticed(bench, name):
     run = bench.restore("after-sweep")
     data = bytearray((run / name).read_bytes())

@@ -29,6 +29,7 @@ from dst_analyze.cli.options import (
     trying_options,
     worker_options,
 )
+from dst_analyze.errors import DstError
 from dst_analyze.sweep.engines import forkserver
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def analyze(
     engine: Literal["local", "ray"],
     ray_address: str | None,
     reinitialize: bool,
+    formats: tuple[str, ...],
     verify: bool,
     verify_seeds: Seeds,
     baselines: str | None,
@@ -90,6 +92,7 @@ def analyze(
     from dst_analyze.baselines.values import methods_of
     from dst_analyze.cli.model_args import parse_model_args
     from dst_analyze.cli.terminal import console
+    from dst_analyze.integrations.formats import exporters_of
     from dst_analyze.run.events import broadcast, ignore_event
     from dst_analyze.run.progress import JsonLines, Lines
     from dst_analyze.slimming.planning.budget import check_asked
@@ -100,7 +103,7 @@ def analyze(
 
     asked = slim_asked(options)
     check_asked(asked)  # before hours of training, not after
-    methods = methods_of(baselines)
+    methods, exporters = methods_of(baselines), exporters_of(formats)
     given = {name: value for name, value in options.items() if value is not None}
     given["model_args"] = parse_model_args(model_args)
     existing = existing_policy(resume=resume, retry_failed=retry_failed, force=force)
@@ -130,7 +133,7 @@ def analyze(
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
 
         lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-        wanted = Wanted(asked, reinitialize, verify_seeds if verify else None, methods)
+        wanted = Wanted(asked, reinitialize, verify_seeds if verify else None, methods, exporters)
         heard = broadcast(lines, track)
         outcome = finish(plan, record, wanted, workers, heard, warn=lambda text: click.echo(text, err=True))
     if not as_json:
@@ -139,7 +142,8 @@ def analyze(
         show_outcome(console(), outcome, tables=verbose)
     if open_page:
         open_in_browser(outcome.page)
-    return 0 if record.complete else 1
+    exported = isinstance(outcome.suggestion, DstError) or outcome.suggestion.exported
+    return 0 if record.complete and exported else 1
 
 
 @contextmanager

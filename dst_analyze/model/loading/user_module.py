@@ -99,6 +99,23 @@ def _imports_from(folder: Path | None, file: Path | None) -> Iterator[None]:
             sys.path.remove(str(folder))
 
 
+@contextmanager
+def passing_imports(folder: Path) -> Iterator[None]:
+    """Forget what is imported from a folder inside the block, and bring back the modules that it has replaced."""
+    modules, path = dict(sys.modules), list(sys.path)
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            file = _file_of(module)
+            if name not in modules and file is not None and file.is_relative_to(folder):
+                del sys.modules[name]
+        sys.modules.update(modules)
+        sys.path[:] = path
+        for known in [known for known in _folders if known.is_relative_to(folder)]:
+            _folders.discard(known)
+
+
 def _forget_namesakes(folder: Path) -> None:
     """Unload modules of other model folders that share a name with one in this folder (`layers.py`)."""
     others = _folders - {folder}

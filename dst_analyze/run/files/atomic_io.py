@@ -91,6 +91,17 @@ def write_folder(final: Path, files: Mapping[str, bytes], unsummed: Mapping[str,
             shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder of files whole: a process that is killed leaves all of it, or a leftover."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    old = leftover(path, "old")
+    with writing(path):
+        os.rename(path, old)
+        sync_folder(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+
 def replace_files(
     folder: Path,
     files: Mapping[str, bytes],

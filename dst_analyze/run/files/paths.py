@@ -24,10 +24,22 @@ LADDER = "ladder.json"
 LATENCY = "latency.json"
 """Of the models of a proof: apart from it, as it is never the same twice."""
 SUGGESTION = (PLAN, SLIM_SOURCE, SLIM_WEIGHTS, CHANGES, RATIOS)
+SLIM_PATCH, SLIM_CALL = "slim_model.patch", "slim_call.py"
+"""The change of the user's own file, and the call of a library's own class: where they can be had."""
+EXPORTS = "exports.json"
+SLIM_ONNX, SLIM_PT2, SPARSE_WEIGHTS = "slim_model.onnx", "slim_model.pt2", "sparse_model.safetensors"
+HUB, EXPLORER = "hub", "model_explorer"
+"""Folders, with checksums of their own."""
+EXPORTED = (EXPORTS, SLIM_ONNX, SLIM_PT2, SPARSE_WEIGHTS)
+"""Files of other formats of the suggestion, written on request."""
 REPORTED = (TABLE, TRIAL_TABLE, WIDTHS, VERDICT, SUMMARY)
 """Files that the report is written with, the same for the same run."""
-DERIVED = (*REPORTED, REPORT, *SUGGESTION, VERIFICATION, LATENCY)
+OPTIONAL = (SLIM_PATCH, SLIM_CALL, *EXPORTED)
+"""Files that belong to a suggestion, and that not every suggestion has."""
+DERIVED = (*REPORTED, REPORT, *SUGGESTION, *OPTIONAL, VERIFICATION, LATENCY)
 """Files derived from the trials."""
+WEIGHTS = (SLIM_WEIGHTS, SLIM_ONNX, SLIM_PT2, SPARSE_WEIGHTS)
+"""Files as large as a model."""
 OPTIONS, SCALARS, BASELINES = "run.toml", "tensorboard", "baselines.json"
 """Options of the command line, output of `--tensorboard`, results of `--baselines`."""
 MADE = (*DERIVED, BASELINES, LADDER)
@@ -48,6 +60,8 @@ _RUN_FILES = {
     *DERIVED,
     VERIFIED,
     LADDER,
+    HUB,
+    EXPLORER,
     OPTIONS,
     SCALARS,
     BASELINES,

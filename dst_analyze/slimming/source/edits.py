@@ -19,11 +19,7 @@ def changed_lines(traced: TracedModel, slim: nn.Module) -> pd.DataFrame:
     what else has to change, or that the class cannot express it.
     """
     assert traced.graph_module is not None
-    before, after = dict(traced.graph_module.named_modules()), dict(slim.named_modules())
-    calls: dict[str, tuple[str, str]] = {}
-    for name, module in before.items():
-        if name in after and not any(module.children()):
-            calls[name] = _call(module), _call(after[name])
+    calls = layer_calls(traced, slim)
     changed = {name for name, (old, new) in calls.items() if old != new}
     own = {name: tuple(p.shape) for name, p in slim.named_parameters(recurse=True)}
     shapes = {
@@ -40,6 +36,17 @@ def changed_lines(traced: TracedModel, slim: nn.Module) -> pd.DataFrame:
         rows.append((name, old, new, written, line.place if line else "", _with_item(line, said)))
     rows += [(name, old, new, "", "", "a parameter: give it this shape") for name, (old, new) in shapes.items()]
     return pd.DataFrame(rows, columns=["layer", "before", "after", "line", "place", "remark"])
+
+
+def layer_calls(traced: TracedModel, slim: nn.Module) -> dict[str, tuple[str, str]]:
+    """Return the call that builds each layer, before and after."""
+    assert traced.graph_module is not None
+    before, after = dict(traced.graph_module.named_modules()), dict(slim.named_modules())
+    return {
+        name: (_call(module), _call(after[name]))
+        for name, module in before.items()
+        if name in after and not any(module.children())
+    }
 
 
 def _with_item(line: object, said: str) -> str:

@@ -48,14 +48,14 @@ def write_source(slim: fx.GraphModule, path: str | Path) -> Path:
         'slim.py'
     """
     path = Path(path)
-    source, weights = source_and_weights(slim)
-    write_bytes(path.with_suffix(".safetensors"), weights)
+    source = source_of_model(slim).encode()
+    write_bytes(path.with_suffix(".safetensors"), weights_of(slim))
     write_bytes(path, source)
     return path
 
 
-def source_and_weights(slim: fx.GraphModule) -> tuple[bytes, bytes]:
-    """Return the contents of the file, and of the one with its weights."""
+def weights_of(slim: fx.GraphModule) -> bytes:
+    """Return the contents of the file of weights."""
     tensors = {
         name: tensor.detach().cpu().contiguous().clone()
         for name, tensor in (
@@ -63,7 +63,8 @@ def source_and_weights(slim: fx.GraphModule) -> tuple[bytes, bytes]:
             *slim.named_buffers(remove_duplicate=False),
         )
     }
-    return source_of_model(slim).encode(), save(tensors)
+    saved: bytes = save(tensors)
+    return saved
 
 
 def source_of_model(slim: fx.GraphModule) -> str:

@@ -52,6 +52,7 @@ def slim_model(
     traced = model if isinstance(model, TracedModel) else _traced(model, plan, example_inputs)
     check_plan_fits(traced, plan)
     built = slim(traced, plan.removal, coupling=coupling)
+    built.meta["plan"] = plan  # for what other formats say of it
     if reinitialize:
         reinitialize_modules(built)
     return built

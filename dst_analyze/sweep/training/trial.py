@@ -142,8 +142,12 @@ class Task:
         )
 
 
-def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
+def run_trial(
+    task: Task, key: TrialKey, emit: Emit, *, keep: Callable[[MaskedModel], None] | None = None
+) -> TrialOutput:
     """Run one trial and return its result, its measurements and the final masks.
+
+    ``keep`` is called with the trained masked model, if training ended well.
 
     All trials of a seed start from the weights of the same warm-up, so the dense trial differs from the masked ones
     in pruning only.
@@ -204,6 +208,8 @@ def run_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     masks = None
     if isinstance(model, MaskedModel) and status == "done":
         masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
+        if keep is not None:
+            keep(model)
     seconds = time.perf_counter() - started
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 

@@ -1,0 +1,1 @@
+"""A plan as a change of the user's own source: `slim_model.patch`."""
