@@ -172,7 +172,8 @@ def candidates(name: str, task: Task, coupling: Coupling, runs: Path) -> Iterato
     yield "dense", None
     yield "suggestion", plan
     if FLAWS[name].group:
-        repaired = {group.name: FLAWS[name].twin for group in coupling.removable if is_flawed(name, group)}
+        groups = coupling.removable
+        repaired = {group.name: FLAWS[name].twin if is_flawed(name, group) else group.width for group in groups}
         yield "twin", plan_of(traced, coupling, repaired, equal, rule="twin", asked=params, limits=limits)
     yield "uniform, parameters", thinned(equal, "density")
     yield "uniform, MACs", thinned(equal, "density", macs)

@@ -35,6 +35,8 @@ def _reason(model: nn.Module, *, accuracy: bool) -> str:
     batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
     if any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in modules):
         return "the model is recurrent"
+    if any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules):
+        return "the model has an embedding"
     if any(
         isinstance(m, nn.LayerNorm) or "layernorm" in n or "rmsnorm" in n for m, n in zip(modules, names, strict=True)
     ):
