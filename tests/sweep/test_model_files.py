@@ -593,6 +593,7 @@ CHOICES = {
     "transformer": (nn.TransformerEncoderLayer(8, 2, 8), True, "adamw"),
     "attention": (nn.MultiheadAttention(8, 2), True, "adamw"),
     "recurrent": (nn.GRU(4, 4), True, "adamw"),
+    "embedding": (nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 4)), True, "adamw"),
 }
 
 
