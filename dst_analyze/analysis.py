@@ -135,6 +135,8 @@ class Analysis:
         plan: SlimPlan,
         *,
         seeds: Seeds = "auto",
+        fine_tune: bool = False,
+        check_length: bool = False,
         steps: int | None = None,
         jobs: int | None = None,
         engine: EngineName = "local",
@@ -146,6 +148,8 @@ class Analysis:
         Args:
             plan: The suggestion to verify.
             seeds: Number of trainings of each model; "auto" adds seeds until every comparison is decided.
+            fine_tune: Also train the same widths on from the weights of a trained dense model.
+            check_length: Also train the dense model five times as long.
             steps: Steps of each training; those of the sweep's trials by default.
             jobs: Trainings at once, as in `run_sweep`.
             engine: "local" or "ray", as in `run_sweep`.
@@ -159,7 +163,9 @@ class Analysis:
         if steps is not None:
             task = replace(task, steps=steps, recipe=task.recipe.lasting(steps))
         with Workers(jobs, engine, ray_address, here=True).started(task, None) as workers:
-            return verify_and_save(task, self.record, plan, seeds, workers, listener)
+            return verify_and_save(
+                task, self.record, plan, seeds, workers, listener, fine_tune=fine_tune, check_length=check_length
+            )
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
         """Return the ranking compared with other methods, measured on the dense model and saved in the run folder."""

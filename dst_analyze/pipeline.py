@@ -41,7 +41,7 @@ from dst_analyze.slimming.exports.result import Exporter, read_exports
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
-from dst_analyze.slimming.proof.kept_scores import asked_seeds
+from dst_analyze.slimming.proof.kept_scores import AskedProof, asked_proof
 from dst_analyze.slimming.proof.ladder_result import LadderProof
 from dst_analyze.slimming.proof.result import Seeds, Verification
 from dst_analyze.slimming.proving import RunProof, verify_and_save
@@ -56,7 +56,7 @@ class Wanted:
 
     slim: Mapping[str, Any] = field(default_factory=dict)  # keywords of `suggest_widths`
     reinitialize: bool = False  # write the slim model with new weights, not those left of the model
-    verify_seeds: Seeds | None = None  # None: no proof
+    proof: AskedProof | None = None
     baselines: Sequence[Method] = ()
     exporters: Mapping[str, Exporter] = field(default_factory=dict)  # of formats of the slim model, by name
 
@@ -91,16 +91,18 @@ def finish(
         if not isinstance(suggestion, DstError):
             if suggestion.plan.is_advice:
                 emit(suggestion.event())
-            seeds = wanted.verify_seeds or (asked_seeds(record.folder / VERIFIED) if lost_proof else None)
-            if seeds:
+            asked = wanted.proof or (asked_proof(record.folder / VERIFIED) if lost_proof else None)
+            if asked:
                 emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
                 with workers.started(plan.task, plan.request) as engine:
-                    if wanted.verify_seeds and is_to_be_searched(suggestion.plan):
+                    if wanted.proof and is_to_be_searched(suggestion.plan):
                         searched = RunProof(plan.task, ranking, suggestion.plan, engine, emit)
-                        suggestion = searched.search(seeds, reinitialize=wanted.reinitialize)
+                        suggestion = searched.search(asked.seeds, reinitialize=wanted.reinitialize)
                         emit(suggestion.event())
                         write_report(record.folder, ranking)
-                    proof = verify_and_save(plan.task, record, suggestion.plan, seeds, engine, emit)
+                    proof = verify_and_save(
+                        plan.task, record, suggestion.plan, engine=engine, listener=emit, **dict(asked)
+                    )
         methods = wanted.baselines or (METHODS if lost_baselines else ())
         if methods:
             add_baselines(plan.task, record, methods, lambda text: emit(Notice(text)), failed=warn)

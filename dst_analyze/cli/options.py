@@ -33,6 +33,13 @@ given_model_option = click.option(
 )
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
+fine_tune_option = click.option(
+    "--fine-tune", is_flag=True, help="With the proof: the same widths with trained weights, trained on."
+)
+check_length_option = click.option(
+    "--check-length", is_flag=True, help="With the proof: is five times as long a training better?"
+)
+
 model_options = section(
     "Model",
     click.argument("model", shell_complete=complete_model),
@@ -235,6 +242,8 @@ proof_options = section(
         metavar="N|auto",
         help="Seeds of that proof.",
     ),
+    fine_tune_option,
+    check_length_option,
     click.option(
         "--baselines",
         metavar="METHOD,...",

@@ -71,7 +71,9 @@ def _show_tables(where: Console, outcome: Outcome) -> None:
         if suggestion.no_source:
             show(where, *wrapped([f"not written as source: {suggestion.no_source}"], where.width))
     if proof is not None:
-        show(where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict], where.width))
+        show(
+            where, "", verification_table(proof, where.width), "", *wrapped([proof.verdict, proof.length], where.width)
+        )
     ways = read_method_comparison(record, ranking)
     if ways is not None:
         show(where, "", ways_table(ways, where.width), "", *wrapped([ways.verdict], where.width))

@@ -19,7 +19,7 @@ from dst_analyze.report.overview.tiles import Tile, tiles_of
 from dst_analyze.run.caveats import Note, Title, notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.result import DENSE, SLIM, LeadStanding, Verification
+from dst_analyze.slimming.proof.result import BESIDE, DENSE, SLIM, LeadStanding, Verification
 
 _MOST, _FIRST, _FEWEST_NEEDED = 5, 3, 2  # layers named at the top
 _REMARKS = {Title.UNTIL_STABLE, Title.RESETS, Title.HELD, Title.WEAK_ALPHA}  # good to know, but nothing went wrong
@@ -179,6 +179,8 @@ def _proven(proof: Verification) -> Iterator[str]:
     if against:
         parts = [f"{word} {', '.join(names)}" for word, names in against.items()]
         yield f"Among models of its size it is {'; '.join(parts)}."
+    if proof.longer is not None:
+        yield proof.length
 
 
 def standings(proof: Verification) -> dict[str, str]:
@@ -186,6 +188,9 @@ def standings(proof: Verification) -> dict[str, str]:
     found = {SLIM: "–"}
     for entry in proof.entries:
         if entry.name == SLIM:
+            continue
+        if entry.name in BESIDE:
+            found[entry.name] = "no rival"
             continue
         lead, low, high = proof.lead(entry.name)
         if math.isnan(lead):

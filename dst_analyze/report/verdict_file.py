@@ -14,7 +14,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.target import SizeTarget
 from dst_analyze.slimming.proof.ladder_result import LadderProof
-from dst_analyze.slimming.proof.result import SLIM, LeadStanding, Verification
+from dst_analyze.slimming.proof.result import BESIDE, SLIM, LeadStanding, Verification
 from dst_analyze.version import __version__
 
 Amount = Annotated[int, Field(ge=0)]
@@ -104,6 +104,8 @@ class ProofVerdict(Json):
     seeds: tuple[int, ...]
     models: tuple[ProvenModel, ...]
     verdict: str
+    longer_gain: Number | None = None  # of the dense model, by training longer
+    length: str = ""
 
 
 class LadderSize(Json):
@@ -227,11 +229,17 @@ def _proof(proof: Verification) -> ProofVerdict:
                 lead=_known(lead),
                 lead_low=_known(low),
                 lead_high=_known(high),
-                standing=None if entry.name == SLIM else proof.standing(entry.name),
+                standing=None if entry.name in (SLIM, *BESIDE) else proof.standing(entry.name),
             )
         )
     return ProofVerdict(
-        score=proof.score, steps=proof.steps, seeds=proof.seeds, models=tuple(models), verdict=proof.verdict
+        score=proof.score,
+        steps=proof.steps,
+        seeds=proof.seeds,
+        models=tuple(models),
+        verdict=proof.verdict,
+        longer_gain=None if proof.longer is None else _known(proof.longer.gain(proof.score)),
+        length=proof.length,
     )
 
 

@@ -66,7 +66,15 @@ class RunProof:
             replace_files(self._record.folder, {LADDER: found.as_bytes()})
         return found
 
-    def costs(self, seeds: Seeds, sizes: Sizes = (), *, search: bool = False) -> list[str]:
+    def costs(
+        self,
+        seeds: Seeds,
+        sizes: Sizes = (),
+        *,
+        search: bool = False,
+        fine_tune: bool = False,
+        check_length: bool = False,
+    ) -> list[str]:
         """Return what proofs would cost, in sentences; nothing is trained."""
         if sizes:
             return [self._ladder(sizes).cost_words(seeds)]
@@ -74,7 +82,8 @@ class RunProof:
         if search:
             count = search_count(sizes_to_try(self._expected.share), looks_of(seeds))
             said.append(f"the search for the size: {self._trainings.cost_words(count)}")
-        count = PlanProof(self._trainings, self._plan, self._record).count(seeds)
+        here, plan = self._trainings, self._plan
+        count = PlanProof(here, plan, self._record, fine_tune=fine_tune, check_length=check_length).count(seeds)
         return [*said, f"the proof: {self._trainings.cost_words(count)}"]
 
     @property
@@ -100,12 +109,18 @@ def verify_and_save(
     seeds: Seeds,
     engine: Engine | None = None,
     listener: Emit = ignore_event,
+    *,
+    fine_tune: bool = False,
+    check_length: bool = False,
 ) -> Verification:
     """The proof of a plan (see `verify_task_plan`), kept in the run folder: training by training, then as a whole."""
     folder = record.folder
     kept = _kept_in(folder)
     with editing(folder):
-        found = verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=engine, listener=listener)
+        found = verify_task_plan(
+            task, plan, record=record, seeds=seeds, fine_tune=fine_tune, check_length=check_length, keep_in=kept,
+            engine=engine, listener=listener,
+        )  # fmt: skip
         files = {name: text.encode() for name, text in found.files().items()}
         latency = {LATENCY: files.pop(LATENCY)}
         replace_files(folder, files, unsummed=latency)

@@ -74,10 +74,11 @@ def test_a_size_without_a_match_is_named():
 def test_sizes_by_both_axes_are_told_apart():
     by_macs = LADDER.rungs[3].model_copy(update={"axis": "macs"})
     found = ladder(*LADDER.rungs[2:], by_macs)
-    said = found.verdicts["params"]
-    assert "ahead of uniform at 25 % of the parameters, 10 % of the parameters and 10 % of the MACs" in said or (
-        "ahead of uniform at every size" in said
-    )
+    assert found.verdicts == {
+        "params": "At equal parameters: ahead of uniform and random at every size.",
+        "macs": "At equal MACs: behind uniform at 10 % of the parameters and 10 % of the MACs, level elsewhere; "
+        "random not compared, as no size has equal MACs.",
+    }
     with pytest.raises(ValidationError, match="a size stands in it twice"):
         LadderProof.model_validate_json(ladder(LADDER.rungs[0], LADDER.rungs[0]).as_bytes())
 

@@ -22,8 +22,9 @@ from dst_analyze.slimming.planning.density import GroupEvidence
 from dst_analyze.slimming.planning.plan_types import Limits
 from dst_analyze.slimming.planning.plan_widths import plan_widths
 from dst_analyze.slimming.proof.candidates import ALIKE, Candidates
+from dst_analyze.slimming.proof.fine_tuning import smallest_units
 from dst_analyze.slimming.proof.kept_scores import KeptScores
-from dst_analyze.slimming.proof.result import CONTENDERS
+from dst_analyze.slimming.proof.result import CONTENDERS, LongerTraining, Verification
 from dst_analyze.slimming.proof.trainings import magnitude_ratios
 from dst_analyze.slimming.proof.verify import verify_task_plan
 from dst_analyze.sweep.engines.process_engine import ProcessEngine
@@ -270,3 +271,41 @@ def test_widths_from_magnitudes_follow_the_trained_dense_model(tmp_path):
     assert by_magnitude.name == "magnitude"
     assert widths["0"] < before["0"]
     assert widths["2"] > before["2"]
+
+
+def test_the_same_widths_with_trained_weights_stand_beside_the_proof(tmp_path, task):
+    plan = plan_of(task)
+    found = verify_task_plan(task, plan, seeds=2, fine_tune=True, check_length=True, keep_in=tmp_path / "kept")
+    beside = found.entry("fine-tuned")
+    assert (beside.params, len(beside.scores)) == (plan.new_params, 2)
+    assert beside.scores != found.entry("slim").scores
+    assert "fine-tuned" not in [entry.name for entry in found.rivals()]
+    assert "fine-tuned" not in found.open
+    assert "With the weights of the trained dense model, trained on, the same widths end" in found.verdict
+    plain = verify_task_plan(task, plan, seeds=2, keep_in=tmp_path / "kept")
+    assert plain.lead("random") == found.lead("random")  # the intervals of rivals know nothing of it
+    assert found.longer.usual == found.entry("dense").scores[0]
+    assert found.longer.score > found.longer.usual  # 120 steps are few
+    assert found.length.startswith("The trainings are short: the dense model trained 5 times as long (seed 0) ends")
+    assert "verify --check-length" in plain.length
+    again = Verification.model_validate_json(found.files()["verification.json"])
+    assert again.longer == found.longer
+
+
+def test_trained_channels_with_the_largest_weights_are_kept(task):
+    coupling, plan = couple_channels(task.traced), plan_of(task)
+    dense = copy.deepcopy(task.traced.model)
+    with torch.no_grad():
+        dense[0].weight[:10] *= 1e-3
+        dense[0].bias[:10] = 0
+    (removed,) = smallest_units(coupling, plan, dense).values()
+    assert set(range(10)) <= set(removed)
+    assert len(removed) == len(next(iter(plan.removal.values())))
+
+
+def test_how_long_is_long_enough():
+    for gain, enough in ((0.009, True), (0.02, False), (-0.1, True)):
+        assert LongerTraining(factor=5, seed=0, score=0.9 + gain, usual=0.9).is_enough("accuracy") == enough
+    assert LongerTraining(factor=5, seed=0, score=0.99, usual=1.0).is_enough("loss")  # lower is better
+    assert not LongerTraining(factor=5, seed=0, score=0.9, usual=1.0).is_enough("loss")
+    assert not LongerTraining(factor=5, seed=0, score=None, usual=1.0).is_enough("loss")

@@ -101,6 +101,27 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
             assert loss(best) <= 1.05 * loss(other)  # but for rounding to whole units
 
 
+def test_two_budgets_are_both_met_and_both_used_up():
+    """Where the widths for the MACs have too many parameters and the other way round, both bind."""
+    found, limits, rule = evidence(0.9, 0.2, 0.6), Limits(round_to=1), RULES["balance"]
+
+    def widths(**shares):
+        return widths_for(
+            COUPLING.removable, found, rule, limits, [Budget(COSTS[what], share) for what, share in shares.items()]
+        )
+
+    def share(what, of):
+        return COSTS[what].of(of) / COSTS[what].whole
+
+    by_macs = widths(macs=0.4)
+    params = 0.8 * share("params", by_macs)
+    assert share("macs", widths(params=params)) > 0.42  # the budgets conflict
+    both = widths(params=params, macs=0.4)
+    assert share("params", both) == pytest.approx(params, rel=0.03)
+    assert share("macs", both) == pytest.approx(0.4, rel=0.03)
+    assert widths(params=0.99, macs=0.4) == by_macs  # one that does not bind changes nothing
+
+
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()

@@ -40,7 +40,9 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert rows["run folder"].endswith("(nothing was trained or written)")
     assert "proof" not in rows
     assert [file.name for file in here.iterdir()] == ["m.py"]
-    assert main([*args, "--verify", "--verify-seeds", "2"]) == 0
+    assert main([*args, "--verify", "--verify-seeds", "2"]) == 0  # with the search for the size
+    assert re.search(r"^proof +16 to 24 more trainings of 100 steps, ", capsys.readouterr().out, re.MULTILINE)
+    assert main([*args, "--verify", "--verify-seeds", "2", "--target-params", "0.5"]) == 0
     assert re.search(r"^proof +16 more trainings of 100 steps, \S+ m?s at most$", capsys.readouterr().out, re.MULTILINE)
     assert main([*args, "--json"]) == 0
     cost = json.loads(capsys.readouterr().out)

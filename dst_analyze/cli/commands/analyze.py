@@ -68,6 +68,8 @@ def analyze(
     formats: tuple[str, ...],
     verify: bool,
     verify_seeds: Seeds,
+    fine_tune: bool,
+    check_length: bool,
     baselines: str | None,
     open_page: bool,
     tensorboard: bool,
@@ -119,7 +121,8 @@ def analyze(
     if given.get("budget") is not None and not (quiet or as_json):
         _say_evidence(plan)
     if dry_run:
-        _show_cost(plan, workers, verify_seeds if verify else None, as_json=as_json)
+        searched = not any(name.startswith("target_") for name in asked)
+        _show_cost(plan, workers, verify_seeds if verify else None, searched=searched, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
     with redirect_stdout(sys.stderr), _interruptible(plan, ctx.obj, quiet=quiet or as_json), ExitStack() as job:
@@ -131,9 +134,11 @@ def analyze(
                 folder = job.enter_context(open_folder(plan, emit))  # until the report is written
                 record = run_trials(plan, folder, emit, trainers, estimate_time=estimate_time)
         from dst_analyze.pipeline import Wanted, finish  # here, as the report's figures take seconds to import
+        from dst_analyze.slimming.proof.kept_scores import AskedProof
 
         lines = events or (ignore_event if quiet else Lines(plan.manifest, console(stderr=True)))
-        wanted = Wanted(asked, reinitialize, verify_seeds if verify else None, methods, exporters)
+        proof = AskedProof(seeds=verify_seeds, fine_tune=fine_tune, check_length=check_length) if verify else None
+        wanted = Wanted(asked, reinitialize, proof, methods, exporters)
         heard = broadcast(lines, track)
         outcome = finish(plan, record, wanted, workers, heard, warn=lambda text: click.echo(text, err=True))
     if not as_json:
@@ -194,8 +199,9 @@ def _say_evidence(plan: Plan) -> None:
         click.echo(f"of the {what}, sweeps of this length order about {share:.0%} as long runs do", err=True)
 
 
-def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_json: bool) -> None:
+def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, searched: bool, as_json: bool) -> None:
     from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.slimming.planning.ladder import SHARES
     from dst_analyze.slimming.proof.result import CONTENDERS, looks_of
     from dst_analyze.sweep.planning.estimates.cost import estimate_of
     from dst_analyze.sweep.planning.estimates.dry_run import words
@@ -205,6 +211,10 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, as_j
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
     seeds = () if verify_seeds is None else looks_of(verify_seeds)
     trainings = [len(CONTENDERS) * count for count in seeds]
+    if (
+        searched and seeds and seeds[-1] > 1
+    ):  # the search for the size may try every rung of the ladder but the one that is proven
+        trainings.append(trainings[-1] + len(SHARES) * seeds[-1])
     rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
     click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))
 

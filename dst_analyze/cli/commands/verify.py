@@ -11,8 +11,10 @@ import click
 
 from dst_analyze.cli.option_types import SeedCount, numbers
 from dst_analyze.cli.options import (
+    check_length_option,
     data_root_option,
     debug_option,
+    fine_tune_option,
     given_model_option,
     run_argument,
     trust_option,
@@ -49,6 +51,8 @@ from dst_analyze.sweep.engines import forkserver
     metavar="AXIS",
     help="What the sizes of the ladder are shares of: params, macs or both.",
 )
+@fine_tune_option
+@check_length_option
 @click.option("--dry-run", is_flag=True, help="Show the number of trainings and their time; train nothing.")
 @worker_options
 @data_root_option
@@ -62,6 +66,8 @@ def verify(
     ladder: bool,
     rungs: tuple[float, ...] | None,
     by: Literal["params", "macs", "both"],
+    fine_tune: bool,
+    check_length: bool,
     dry_run: bool,
     jobs: int | None,
     engine: Literal["local", "ray"],
@@ -103,6 +109,11 @@ def verify(
         raise OptionError("a ladder has sizes of its own", place="--target auto", hint="give one of the two")
     if rungs and not ladder:
         raise OptionError("there is no ladder for these sizes", place="--rungs", hint="add --ladder")
+    extras = {"fine_tune": fine_tune, "check_length": check_length}
+    if ladder and any(extras.values()):
+        raise OptionError(
+            "a ladder has neither", place="--fine-tune, --check-length", hint="give them without --ladder"
+        )
     sizes = sizes_of(rungs, ("params", "macs") if by == "both" else (by,)) if ladder else ()
     record = read_run(run_folder)
     ask_trust(record, trust=trust)
@@ -116,14 +127,14 @@ def verify(
             lines = Lines(record.manifest, console(stderr=True))
             proof = RunProof(task, ranking, plan, workers, lines)
             if dry_run:
-                costs = proof.costs(seeds, sizes, search=target == "auto")
+                costs = proof.costs(seeds, sizes, search=target == "auto", **extras)
             elif ladder:
                 found = proof.ladder(sizes, seeds)
                 shown, said = ladder_proof_table(found, stdout.width), list(found.verdicts.values())
             else:
                 plan = proof.search(seeds).plan if target == "auto" else plan
-                proven = verify_and_save(task, record, plan, seeds, workers, lines)
-                shown, said = verification_table(proven, stdout.width), [proven.verdict]
+                proven = verify_and_save(task, record, plan, seeds, workers, lines, **extras)
+                shown, said = verification_table(proven, stdout.width), [proven.verdict, proven.length]
         if not dry_run:
             write_report(run_folder, ranking)
     if dry_run:

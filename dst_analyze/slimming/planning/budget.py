@@ -23,6 +23,7 @@ _ROUNDING_SLACK = 0.05  # of its width: how far a group may deviate to compensat
 _HALVINGS = 60
 _MOST_GENEROUS = 1e4
 _ALIKE_HALVINGS = 20
+_MIXINGS = 8  # of the prices of two budgets
 _PRICINGS = 12  # prices converge to within a percent in half as many
 
 
@@ -117,24 +118,52 @@ def widths_for(
     """Return the most generous widths within all budgets, rounded, with the rounding's error compensated."""
     groups = [group for group in groups if not why_kept(limits, group)]
     allowed = {group.name: allowed_widths(limits, group) for group in groups}
-    prices = dict.fromkeys(allowed, 1.0)
 
-    def ideal(generosity: float) -> dict[str, float]:
-        shares = {g.name: rule.share(g, evidence[g.name], prices[g.name], generosity) for g in groups}
-        return {g.name: min(max(g.width * shares[g.name], allowed[g.name][0]), g.width) for g in groups}
+    def priced(parts: Mapping[int, float]) -> dict[str, float]:
+        """Return ideal widths; prices are those of some budgets, by index, each with its part."""
+        prices = dict.fromkeys(allowed, 1.0)
 
-    def used(widths: Mapping[str, float]) -> float:
-        return max(budget.used(widths) for budget in budgets)
+        def ideal(generosity: float) -> dict[str, float]:
+            shares = {g.name: rule.share(g, evidence[g.name], prices[g.name], generosity) for g in groups}
+            return {g.name: min(max(g.width * shares[g.name], allowed[g.name][0]), g.width) for g in groups}
 
-    if used(_nearest(ideal(_MOST_GENEROUS), allowed)) <= 1:
-        return _nearest(ideal(_MOST_GENEROUS), allowed)
-    for _ in range(_PRICINGS if rule.priced else 1):
-        wanted = ideal(_generosity(lambda generosity: used(_floored(ideal(generosity))) <= 1))
-        tightest = max(budgets, key=lambda budget: budget.used(wanted))
-        whole = prices_at(tightest.cost, groups, wanted)
-        # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
-        prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
+        def fits(generosity: float) -> bool:
+            return max(budget.used(_floored(ideal(generosity))) for budget in budgets) <= 1
+
+        if max(budget.used(_nearest(ideal(_MOST_GENEROUS), allowed)) for budget in budgets) <= 1:
+            return ideal(_MOST_GENEROUS)
+        for _ in range(_PRICINGS if rule.priced else 1):
+            wanted = ideal(_generosity(fits))
+            each = {at: prices_at(budgets[at].cost, groups, wanted) for at in parts}
+            whole = {name: sum(part * each[at][name] for at, part in parts.items()) for name in allowed}
+            # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
+            prices = {name: math.sqrt(price * whole[name]) for name, price in prices.items()}
+        return wanted
+
+    wanted = _within_all(priced, budgets) if rule.priced else priced({0: 1.0})
     return _balanced(_nearest(wanted, allowed), wanted, allowed, budgets)
+
+
+def _within_all(
+    priced: Callable[[Mapping[int, float]], dict[str, float]], budgets: Sequence[Budget]
+) -> dict[str, float]:
+    """Return ideal widths within all budgets: priced by the one that binds, or by two that bind together.
+
+    Where the widths priced by one budget would break the other and the other way round, the least loss is where both
+    are used up: a mixture of their prices, found by bisection.
+    """
+    if len(budgets) == 1:
+        return priced({0: 1.0})
+    for at in range(len(budgets)):
+        wanted = priced({at: 1.0})
+        if max(range(len(budgets)), key=lambda other: budgets[other].used(wanted)) == at:
+            return wanted
+    low, high = 0.0, 1.0  # the part of the first budget's price
+    for _ in range(_MIXINGS):
+        middle = (low + high) / 2
+        wanted = priced({0: middle, 1: 1 - middle})
+        low, high = (middle, high) if budgets[0].used(wanted) > budgets[1].used(wanted) else (low, middle)
+    return wanted
 
 
 def prices_at(cost: Cost, groups: Iterable[Group], widths: Mapping[str, float]) -> dict[str, float]:

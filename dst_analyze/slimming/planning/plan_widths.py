@@ -122,7 +122,7 @@ def plan_of(
     groups = []
     for group in coupling.removable:
         width = widths[group.name]
-        order = np.lexsort((_magnitudes(coupling, group, weights), np.round(evidence[group.name].units, 6)))
+        order = np.lexsort((unit_magnitudes(coupling, group, weights), np.round(evidence[group.name].units, 6)))
         groups.append(
             GroupPlan(
                 group=group.name,
@@ -209,7 +209,7 @@ def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
     return notes
 
 
-def _magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
+def unit_magnitudes(coupling: Coupling, group: Group, weights: Mapping[str, torch.Tensor]) -> np.ndarray[Any, Any]:
     """Return the squared norm of the weights that make each unit, to order units of equal density."""
     sums = np.zeros(group.width)
     for member in group.members:

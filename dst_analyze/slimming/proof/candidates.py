@@ -22,6 +22,8 @@ from dst_analyze.slimming.proof.result import (
     DENSE,
     DEPTH,
     FAN_IN,
+    FINE_TUNED,
+    LONGER,
     MAGNITUDE,
     RANDOM,
     SLIM,
@@ -42,13 +44,18 @@ _SHALLOWEST, _DEEPEST = 1.0, 0.1
 class Candidate:
     """A model of a proof; ``plan`` is None for the dense one.
 
-    ``like`` names the candidate of the very same widths that is trained in its place.
+    ``like`` names the candidate of the very same widths that is trained in its place. ``longer`` is how many times as
+    long as the others it is trained.
     """
 
     name: str
     about: str
     plan: SlimPlan | None
     like: str = ""
+    longer: int = 1
+
+
+LONGER_DENSE = Candidate(f"{DENSE}-{LONGER}x", f"the dense model trained {LONGER} times as long", None, longer=LONGER)
 
 
 class Candidates:
@@ -99,6 +106,11 @@ class Candidates:
         about = "what magnitude pruning of the trained dense model would suggest"
         made = Candidate(MAGNITUDE, about, self._plan_of(from_ratios(self._coupling, ratios)))
         return self._without_repeats([*self.fixed, made])
+
+    def fine_tuned(self) -> Candidate:
+        """Return the model of the suggestion's widths that starts from the weights of a trained dense model."""
+        about = "the suggestion's widths with the weights of the trained dense model, trained on"
+        return Candidate(FINE_TUNED, about, self._plan)
 
     def _plan_of(self, evidence: Evidence, rule: str = "", asked: Mapping[str, float] | None = None) -> SlimPlan:
         return plan_widths(

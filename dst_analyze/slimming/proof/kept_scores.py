@@ -14,7 +14,6 @@ from dst_analyze.run.config import Json, Number, Size
 from dst_analyze.run.files.atomic_io import broken, listed_sums, replace_files, writing
 from dst_analyze.run.reader import read_json
 from dst_analyze.slimming.proof.candidates import Candidate
-from dst_analyze.slimming.proof.result import Seeds
 
 Ratios = dict[str, dict[str, float]]
 """By the share of all weights that is left, what magnitude pruning leaves of each layer."""
@@ -31,8 +30,12 @@ class KeptScore(Json):
     magnitudes: Ratios = Field(default_factory=dict)
 
 
-class _Asked(Json):
-    seeds: Size | Literal["auto"]
+class AskedProof(Json):
+    """What a proof was asked for."""
+
+    seeds: Size | Literal["auto"] = "auto"
+    fine_tune: bool = False
+    check_length: bool = False
 
 
 class KeptScores:
@@ -59,9 +62,9 @@ class KeptScores:
         kept = KeptScore(plan=_digest(candidate), steps=self._steps, score=score, magnitudes=magnitudes)
         self._write(training_name(candidate, seed), kept)
 
-    def save_asked(self, seeds: Seeds) -> None:
-        """Keep how many seeds were asked for, so that a lost result is made again as it was."""
-        self._write(_ASKED, _Asked(seeds=seeds))
+    def save_asked(self, asked: AskedProof) -> None:
+        """Keep what was asked for, so that a lost result is made again as it was."""
+        self._write(_ASKED, asked)
 
     def _write(self, name: str, value: Json) -> None:
         if self.folder is None:
@@ -71,12 +74,12 @@ class KeptScores:
         replace_files(self.folder, {name: f"{value.model_dump_json(exclude_defaults=True)}\n".encode()})
 
 
-def asked_seeds(folder: Path) -> Seeds:
-    """Return the number of seeds that the last proof was asked for; "auto" if that is lost."""
+def asked_proof(folder: Path) -> AskedProof:
+    """Return what the last proof was asked for; the defaults if that is lost."""
     try:
-        return "auto" if broken(folder, only=_ASKED) else read_json(folder / _ASKED, _Asked).seeds
+        return AskedProof() if broken(folder, only=_ASKED) else read_json(folder / _ASKED, AskedProof)
     except FolderError:
-        return "auto"
+        return AskedProof()
 
 
 def training_name(candidate: Candidate, seed: int) -> str:

@@ -30,6 +30,9 @@ CONTENDERS = (DENSE, SLIM, UNIFORM, UNIFORM_MACS, RANDOM, FAN_IN, DEPTH, MAGNITU
 """The names of the models that a proof at a share of the parameters trains; "fan-in" only if there is a sweep."""
 OTHER_BUDGET = (UNIFORM_PARAMS, UNIFORM_MACS)
 """Models at the suggestion's size on the axis that was not asked for, so of another size on the one that was."""
+FINE_TUNED = "fine-tuned"
+BESIDE = (FINE_TUNED,)
+"""Models that stand beside a proof and are no rivals: they start from trained weights."""
 WORDS = {"params": "parameters", "macs": "MACs"}
 
 LEVEL: dict[ScoreKind, float] = {"accuracy": 0.005, "loss": 0.01, "score": 0.01}
@@ -41,6 +44,11 @@ Seeds = int | Literal["auto"]
 MISMATCH = 0.1
 """Models whose cost differs by more than this share of the suggestion's are not of one size."""
 _MOST_ENTRIES = 100
+
+LONGER = 5
+"""How many times as long the dense model is trained to see whether the trainings of a proof are long enough."""
+LONG_ENOUGH: dict[ScoreKind, float] = {"accuracy": 0.01, "loss": 0.02, "score": 0.02}
+"""Trainings are long enough if longer ones gain at most this: of accuracy, or as a share of the dense model's."""
 
 LeadStanding = Literal["better", "worse", "level", "open"]
 
@@ -99,6 +107,26 @@ class Latencies(Json):
         return self
 
 
+class LongerTraining(Json):
+    """One training of the dense model that lasted ``factor`` times as long, and the same seed's of usual length."""
+
+    factor: Size
+    seed: Count
+    score: Number | None  # None if it diverged
+    usual: Number | None
+
+    def gain(self, kind: ScoreKind) -> float:
+        """Return how much better the longer training scores; NaN if one of the two diverged."""
+        if self.score is None or self.usual is None:
+            return math.nan
+        return (self.score - self.usual) * (-1 if kind == "loss" else 1)
+
+    def is_enough(self, kind: ScoreKind) -> bool:
+        """Return True if trainings of usual length are within `LONG_ENOUGH` of what longer ones reach."""
+        scale = 1.0 if kind == "accuracy" else abs(self.usual or 0.0)
+        return self.gain(kind) <= LONG_ENOUGH[kind] * scale
+
+
 class Verification(Json):
     """The result of a proof: the slim model, the dense one and others of its size, trained alike.
 
@@ -109,6 +137,7 @@ class Verification(Json):
         score: What the scores are: "accuracy", "loss" or another "score", of which higher is better.
         steps: Training steps of each model.
         seeds: The seeds that each model was trained with.
+        longer: A longer training of the dense model, if it was asked for.
 
     Example:
         >>> from dst_analyze import Verification
@@ -129,6 +158,7 @@ class Verification(Json):
     entries: tuple[Entry, ...] = Field(max_length=_MOST_ENTRIES)
     looks: Size = 1  # how often the comparisons were looked at to decide whether more seeds are needed
     plan: str = ""  # what the plan is known by that was tried, see `SlimPlan.sha256`
+    longer: LongerTraining | None = None
 
     @model_validator(mode="after")
     def _comparable(self) -> Verification:
@@ -208,8 +238,11 @@ class Verification(Json):
         def signed(entry: Entry) -> list[float | None]:
             return [None if score is None else sign * score for score in entry.scores]
 
+        own = signed(self.entry(SLIM))
         others = {entry.name: signed(entry) for entry in self.entries if entry.name != SLIM and not entry.like}
-        leads = compare_with_others(signed(self.entry(SLIM)), others, apart=(RANDOM,), looks=self.looks)
+        beside = {name: others.pop(name) for name in BESIDE if name in others}
+        leads = compare_with_others(own, others, apart=(RANDOM,), looks=self.looks)
+        leads |= compare_with_others(own, beside, apart=(), looks=1)
         itself = Lead(0.0, 0.0, 0.0)
         return leads | {entry.name: leads.get(entry.like, itself) for entry in self.entries if entry.like}
 
@@ -234,18 +267,36 @@ class Verification(Json):
 
     def rivals(self, standing: LeadStanding | None = None) -> list[Entry]:
         """Return the models of the suggestion's size, of which it has this standing."""
-        others = [e for e in self.entries if e.name not in (SLIM, DENSE, *OTHER_BUDGET)]
+        others = [e for e in self.entries if e.name not in (SLIM, DENSE, *OTHER_BUDGET, *BESIDE)]
         return [e for e in others if standing is None or self.standing(e.name) == standing]
 
     @property
     def open(self) -> tuple[str, ...]:
         """The names of the models against which nothing is decided."""
-        return tuple(entry.name for entry in self.entries if entry.name != SLIM and self.standing(entry.name) == "open")
+        rivals = [entry.name for entry in self.entries if entry.name not in (SLIM, *BESIDE)]
+        return tuple(name for name in rivals if self.standing(name) == "open")
 
     @property
     def verdict(self) -> str:
         """A sentence per other model: whether the slim model is better, worse, level or not shown to be better."""
         return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
+
+    @property
+    def length(self) -> str:
+        """A sentence: whether the trainings are long enough for the dense model to reach what it can."""
+        if self.longer is None:
+            return (
+                "Whether longer trainings would end otherwise was not checked: dst-analyze verify --check-length does."
+            )
+        gain = self.longer.gain(self.score)
+        so = f"the dense model trained {self.longer.factor} times as long (seed {self.longer.seed})"
+        if math.isnan(gain):
+            return f"Whether the trainings are long enough is not known: {so} diverged."
+        amount = f"{100 * abs(gain):.1f} points" if self.score == "accuracy" else f"{abs(gain):.2g}"
+        apart = f"{amount} {'better' if gain >= 0 else 'worse'}"
+        if self.longer.is_enough(self.score):
+            return f"The trainings are long enough: {so} ends {apart}."
+        return f"The trainings are short: {so} ends {apart}, and the comparison may then be another."
 
     def _against(self, other: Entry) -> str:
         lead, low, high = self.lead(other.name)
@@ -261,6 +312,9 @@ class Verification(Json):
         if math.isinf(low):
             between = "one seed, so the uncertainty is unknown"
         ahead = lead >= 0
+        if other.name in BESIDE:
+            said = f"{margin} {'worse' if ahead else 'better'} than from scratch ({between})"
+            return f"With the weights of the trained dense model, trained on, the same widths end {said}."
         apart = ("more loss", "less loss") if self.score == "loss" else ("below", "above")
         standing = self.standing(other.name)
         if other.name == DENSE:

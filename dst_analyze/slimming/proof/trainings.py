@@ -18,7 +18,9 @@ from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.events import CandidateTrained, Emit, Notice, ignore_event
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.proof.candidates import Candidate, build_candidate
+from dst_analyze.slimming.proof.fine_tuning import fine_tuned
 from dst_analyze.slimming.proof.kept_scores import KeptScore, KeptScores, Ratios, training_name
+from dst_analyze.slimming.proof.result import FINE_TUNED
 from dst_analyze.sweep.engines.engine import Engine, InProcessEngine
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.own_loop.fit_function import own_scores, train_plain
@@ -52,7 +54,7 @@ class CandidateRun:
     @property
     def tells_magnitudes(self) -> bool:
         """True for the one training of the dense model whose magnitudes make a rival."""
-        return self.candidate.plan is None and self.seed == 0
+        return self.candidate.plan is None and self.candidate.longer == 1 and self.seed == 0
 
     def run(self, task: Task, emit: Emit) -> Outcome:
         """Train the model and return its score."""
@@ -188,7 +190,10 @@ def training_seconds(record: SweepRecord | None) -> float:
 
 
 def trained(task: Task, coupling: Coupling, candidate: Candidate, seed: int) -> nn.Module:
-    """Return a candidate trained from scratch on the task's budget."""
+    """Return a trained candidate: from scratch on the task's budget, unless it is another kind of candidate."""
+    if candidate.name == FINE_TUNED and candidate.plan is not None:
+        return fine_tuned(task, coupling, candidate.plan, seed)
+    task = replace(task, steps=candidate.longer * task.steps)
     return train_plain(task, lambda: build_candidate(candidate, task.traced, coupling, task.source), seed)
 
 

@@ -11,10 +11,21 @@ from dst_analyze.errors import OptionError
 from dst_analyze.run.events import Emit, Notice, ProofStarted, ignore_event
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.proof.candidates import Candidate, Candidates
+from dst_analyze.slimming.proof.candidates import LONGER_DENSE, Candidate, Candidates
 from dst_analyze.slimming.proof.costs import measure_costs
-from dst_analyze.slimming.proof.kept_scores import KeptScores
-from dst_analyze.slimming.proof.result import MAGNITUDE, RANDOM, SLIM, Entry, Seeds, Verification, looks_of
+from dst_analyze.slimming.proof.fine_tuning import trainings_of
+from dst_analyze.slimming.proof.kept_scores import AskedProof, KeptScores
+from dst_analyze.slimming.proof.result import (
+    LONGER,
+    MAGNITUDE,
+    RANDOM,
+    SLIM,
+    Entry,
+    LongerTraining,
+    Seeds,
+    Verification,
+    looks_of,
+)
 from dst_analyze.slimming.proof.trainings import CandidateRun, TrainingCount, Trainings, training_seconds
 from dst_analyze.slimming.surgery.slim_model import check_plan_fits
 from dst_analyze.sweep.engines.engine import Engine
@@ -32,6 +43,8 @@ def verify_plan(
     *,
     record: SweepRecord | None = None,
     seeds: Seeds = "auto",
+    fine_tune: bool = False,
+    check_length: bool = False,
     jobs: int | None = None,
     engine: EngineName = "local",
     ray_address: str | None = None,
@@ -49,6 +62,8 @@ def verify_plan(
             also trained.
         seeds: The number of trainings of each model; "auto" repeats them until every comparison is decided, with up
             to 10 seeds.
+        fine_tune: Also train the same widths on from the weights of a trained dense model, which is no rival.
+        check_length: Also train the dense model five times as long, to see whether the trainings are long enough.
         jobs: Trainings at once, as for `run_sweep`.
         engine: "local" or "ray", as for `run_sweep`.
         ray_address: The address of a Ray cluster, as for `run_sweep`.
@@ -80,7 +95,10 @@ def verify_plan(
     check_plan_fits(task.traced, plan)
     with Workers(jobs, engine, ray_address, here=True).started(task, None) as workers:
         kept = None if keep_in is None else Path(keep_in)
-        return verify_task_plan(task, plan, record=record, seeds=seeds, keep_in=kept, engine=workers, listener=listener)
+        return verify_task_plan(
+            task, plan, record=record, seeds=seeds, fine_tune=fine_tune, check_length=check_length, keep_in=kept,
+            engine=workers, listener=listener,
+        )  # fmt: skip
 
 
 def verify_task_plan(
@@ -89,6 +107,8 @@ def verify_task_plan(
     *,
     record: SweepRecord | None = None,
     seeds: Seeds = "auto",
+    fine_tune: bool = False,
+    check_length: bool = False,
     keep_in: Path | None = None,
     engine: Engine | None = None,
     listener: Emit = ignore_event,
@@ -100,10 +120,12 @@ def verify_task_plan(
     """
     check_seeds(seeds)
     coupling = couple_channels(task.traced)
+    if check_length:
+        check_lengthens(task)
     kept = KeptScores(keep_in, task.steps)
-    kept.save_asked(seeds)
+    kept.save_asked(AskedProof(seeds=seeds, fine_tune=fine_tune, check_length=check_length))
     trainings = Trainings(task, coupling, kept, engine, listener, training_seconds(record))
-    return PlanProof(trainings, plan, record).run(seeds)
+    return PlanProof(trainings, plan, record, fine_tune=fine_tune, check_length=check_length).run(seeds)
 
 
 def check_seeds(seeds: Seeds) -> None:
@@ -112,14 +134,34 @@ def check_seeds(seeds: Seeds) -> None:
         raise OptionError(f"{seeds} seeds make no comparison", place="--verify-seeds", hint="give 3 or more, or auto")
 
 
+def check_lengthens(task: Task) -> None:
+    """Raise if the length of a task's trainings is not the tool's to choose."""
+    if task.own_loop:
+        raise OptionError(
+            "the model file's own loop decides how long it trains",
+            place="--check-length",
+            hint="leave --check-length out, and train longer in fit()",
+        )
+
+
 class PlanProof:
     """The proof of one plan: its model and its rivals, trained with more and more seeds."""
 
-    def __init__(self, trainings: Trainings, plan: SlimPlan, record: SweepRecord | None, size: str = "") -> None:
+    def __init__(
+        self,
+        trainings: Trainings,
+        plan: SlimPlan,
+        record: SweepRecord | None,
+        size: str = "",
+        *,
+        fine_tune: bool = False,
+        check_length: bool = False,
+    ) -> None:
         """Prepare; ``size`` names the plan's size where several plans are proven."""
-        self._trainings, self._plan, self._size = trainings, plan, size
+        self._trainings, self._plan, self._size, self._check_length = trainings, plan, size, check_length
         self._models = Candidates(trainings.task.traced, trainings.coupling, record, plan)
         self._candidates = self._models.fixed
+        self._beside = [self._models.fine_tuned()] if fine_tune else []
         self._scores: dict[str, list[float | None]] = {}
         self._costs: dict[str, tuple[float, int]] = {}
         self._decided: set[str] = set()
@@ -130,7 +172,9 @@ class PlanProof:
         first = self._runs([c for c in self._candidates if not c.like], range(looks[0]))
         per_seed = len(first) // looks[0] + 1  # the widths by magnitude are known after the first training
         done = sum(map(self._trainings.is_done, first))
-        return TrainingCount(per_seed * looks[0], per_seed * looks[-1], done)
+        # Beside the rivals: decided by no seed, so as many as at the first look.
+        beside = len(self._beside) * looks[0] * trainings_of(self._trainings.task) + LONGER * self._check_length
+        return TrainingCount(per_seed * looks[0] + beside, per_seed * looks[-1] + beside, done)
 
     def run(self, seeds: Seeds, *, sizes: int = 1, announced: bool = False) -> Verification:
         """Return the comparison; the intervals of all ``sizes`` that are proven hold together."""
@@ -141,8 +185,11 @@ class PlanProof:
             here.listener(
                 ProofStarted(count.least, count.done, here.task.steps, here.engine.jobs, most=count.most, **times)
             )
+        longer = self._longer() if self._check_length else None
         for number in looks:
             self._train_all(range(number))
+            if number == looks[0]:
+                self._train(self._beside, range(number))
             found = self._result(range(number), len(looks) * sizes)
             self._decided = {e.name for e in found.entries if e.name != SLIM} - {*found.open}
             if not found.open:
@@ -150,7 +197,13 @@ class PlanProof:
             if number < looks[-1]:
                 said = f"with {number} seeds it is open against {', '.join(found.open)}: these are trained with more"
                 here.listener(Notice(said))
-        return found
+        return found.model_copy(update={"longer": longer})
+
+    def _longer(self) -> LongerTraining:
+        """Train the dense model longer, and once as long as the others."""
+        runs = [CandidateRun(candidate, 0) for candidate in (LONGER_DENSE, self._candidates[0])]
+        score, usual = self._trainings.scores(runs)
+        return LongerTraining(factor=LONGER, seed=0, score=score, usual=usual)
 
     def _train_all(self, seeds: range) -> None:
         """Train all models whose comparison is not decided with these seeds, those by magnitude last."""
@@ -163,7 +216,7 @@ class PlanProof:
     def _result(self, seeds: range, looks: int) -> Verification:
         """Return the comparison of the scores that are there."""
         task, plan = self._trainings.task, self._plan
-        missing = [c for c in self._candidates if c.name not in self._costs]
+        missing = [c for c in (*self._candidates, *self._beside) if c.name not in self._costs]
         with torch_threads(task.threads):
             costs = measure_costs(task, self._trainings.coupling, missing) if missing else ()
             self._costs |= dict(zip((c.name for c in missing), costs, strict=True))
@@ -182,7 +235,7 @@ class PlanProof:
                     scores=tuple(self._scores[c.like or c.name]),
                     like=c.like,
                 )
-                for c in self._candidates
+                for c in (*self._candidates, *self._beside)
             ),
             looks=looks,
             plan=plan.sha256,
