@@ -13,6 +13,7 @@ from torch import nn
 
 from dst_analyze.errors import ModelError
 from dst_analyze.model.copying import deep_copied
+from dst_analyze.model.meta_values import MetaValues, is_meta
 
 
 @contextmanager
@@ -87,17 +88,19 @@ def preserved_settings() -> Iterator[None]:
 
 
 @contextmanager
-def quiet_inspection() -> Iterator[None]:
+def quiet_inspection(model: nn.Module | None = None) -> Iterator[None]:
     """Run a model for inspection: without warnings, compiled code and attention's fast path.
 
     Warnings would appear once per run, and training shows them anyway. Compiled code and the fast path (one fused
-    operation in eval mode) hide the operations that inspection looks for.
+    operation in eval mode) hide the operations that inspection looks for. A model on `meta`, if given, may read what
+    follows from sizes alone.
     """
+    known = MetaValues() if model is not None and is_meta(model) else nullcontext()
     stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings(), stance:
+        with warnings.catch_warnings(), stance, known:
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -49,6 +49,28 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert (cost["trials"], cost["steps"], cost["jobs"]) == (5, 100, 2)
 
 
+def test_waiting_for_data_is_told(here, capsys):
+    slow = (
+        "import time\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "class Slow(TensorDataset):\n"
+        "    def __getitem__(self, number):\n"
+        "        time.sleep(0.002)\n"
+        "        return super().__getitem__(number)\n"
+        "def train_data():\n"
+        "    return DataLoader(Slow(torch.rand(64, 64), torch.arange(64) % 10), batch_size=8)\n"
+    )
+    (here / "slow.py").write_text(FILE + slow)
+    shown = []
+    for file in ("slow.py", "m.py"):
+        assert main([file, "--alphas", "1e-4,1e-3", "--steps", "30", "--dry-run"]) == 0
+        shown.append(
+            re.search(r"^ +! (\d+)% of a step is waiting for data: .*num_workers", capsys.readouterr().out, re.M)
+        )
+    assert shown[1] is None
+    assert int(shown[0][1]) > 50
+
+
 def test_a_search_may_take_more_trials(here):
     cost = estimate_of(plan_sweep("m.py", steps=30, seeds=2), 1)
     assert (cost.trials, cost.most_trials) == (1 + 3 * 2, 1 + 3 * 2 + 3 * 3)

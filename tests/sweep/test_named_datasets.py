@@ -11,7 +11,8 @@ from torch import nn
 from dst_analyze.cli.main import main
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
-from dst_analyze.sweep.data.named_datasets import DataRequest, load_named_data
+from dst_analyze.sweep.data.batches import is_tensors
+from dst_analyze.sweep.data.named_datasets import DataRequest, load_named_data, scaled
 from dst_analyze.sweep.planning.plan import plan_sweep
 
 RANDOM = np.random.default_rng(0)
@@ -108,15 +109,35 @@ def test_images_in_folders(tmp_path):
     pictures(tmp_path / "both" / "train")
     pictures(tmp_path / "both" / "val", count=2)
     source = load_named_data(DataRequest(f"imagefolder:{tmp_path / 'both'}", like=(1, 6, 6)))
-    assert (len(source.train), len(source.test)) == (10, 4)
-    assert source.train[0][0].shape == (1, 6, 6)
-    assert 0 <= source.train[0][0].min() < source.train[0][0].max() <= 1
+    assert (source.train[0].shape, source.test[0].shape) == ((10, 1, 6, 6), (4, 1, 6, 6))
+    assert source.train[1].tolist() == [0] * 5 + [1] * 5
     one = load_named_data(DataRequest(f"imagefolder:{pictures(tmp_path / 'one')}"))
-    assert (len(one.train), len(one.test)) == (8, 2)
-    assert {tuple(one.train[i][0].shape) for i in range(8)} == {(3, 7, 9)}
+    assert (one.train[0].shape, one.test[0].shape) == ((8, 3, 7, 9), (2, 3, 7, 9))
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     plan = plan_sweep(model, f"imagefolder:{tmp_path / 'one'}", batch_size=4, out=tmp_path / "run")
     assert plan.manifest.data.score == "accuracy"
+
+
+def test_small_image_folders_are_decoded_once_and_hold_what_large_ones_give(tmp_path, monkeypatch):
+    request = DataRequest(f"imagefolder:{pictures(tmp_path / 'one')}", like=(3, 12, 12))
+    kept = load_named_data(request)
+    monkeypatch.setattr("dst_analyze.sweep.data.named_datasets._KEPT_BYTES", 10 * 3 * 12 * 12 - 1)
+    lazy = load_named_data(request)
+    for tensors, images in ((kept.train, lazy.train), (kept.test, lazy.test)):
+        assert is_tensors(tensors)
+        assert not is_tensors(images)
+        pixels, labels = scaled(tensors)
+        assert [label for _, label in images] == labels.tolist()
+        assert torch.equal(torch.stack([image for image, _ in images]), pixels)
+        assert 0 <= pixels.min() < pixels.max() <= 1
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    broken = pictures(tmp_path / "one") / "dog" / "broken.png"
+    broken.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="cannot be read as an image") as error:
+        load_named_data(DataRequest(f"imagefolder:{tmp_path / 'one'}"))
+    assert error.value.place == str(broken)
 
 
 def test_digits_by_name_are_no_stand_in(tmp_path):

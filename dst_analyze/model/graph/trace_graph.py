@@ -62,7 +62,7 @@ def trace_graph(model: nn.Module, inputs: Inputs, *, training: bool = False, any
     except ModelError as error:
         return _no_graph(Opaque("", error.cause, error.place), [])
     own.train(training)
-    with preserved(), torch.no_grad(), quiet_inspection():
+    with preserved(), torch.no_grad(), quiet_inspection(own):
         ladder = _Ladder(own, model, inputs)
         plain = ladder.draft(1, _symbolic)
         if plain and not plain.wrapped:

@@ -30,7 +30,7 @@ def two_samples(model: nn.Module, inputs: Inputs, *, listed: bool = False) -> In
     if inputs.batch_size <= _FEW or (inputs.args and isinstance(inputs.args[0], list)):
         return inputs
     few, more = inputs.first_samples(_FEW), inputs.first_samples(min(_MORE, inputs.batch_size))
-    with preserved(model), preserved_buffers(model), quiet_inspection(), torch.no_grad():
+    with preserved(model), preserved_buffers(model), quiet_inspection(model), torch.no_grad():
         model.eval()
         try:
             small, large = _outputs(model, few, 0), _outputs(model, more, 0)

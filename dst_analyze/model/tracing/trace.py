@@ -31,7 +31,7 @@ from dst_analyze.model.tracing.registered_uses import watching_registered
 from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.skipped import Skipped, skipped_parameters
 from dst_analyze.model.tracing.weight_audit import Audit, WeightUse
-from dst_analyze.model.user_errors import headline, user_trace
+from dst_analyze.model.user_errors import headline, place_of, user_trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +269,7 @@ def _runnable(model: nn.Module, graph: GraphTrace) -> PackedGraph | NoGraph:
 def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, list[str], bool]:
     """Return the audit of both modes, since some heads exist in training only, notes, and whether eval mode runs."""
     audit, notes, failed = Audit(copy, model), [], None
-    with preserved(copy), quiet_inspection():
+    with preserved(copy), quiet_inspection(copy):
         copy.eval()
         try:
             with watching_registered(audit, copy, "eval"):
@@ -300,7 +300,7 @@ def _audited(copy: nn.Module, inputs: Inputs, model: nn.Module) -> tuple[Audit, 
 
 
 def _macs(copy: nn.Module, inputs: Inputs, *, training: bool) -> tuple[int, tuple[str, ...]]:
-    with preserved(copy), quiet_inspection():
+    with preserved(copy), quiet_inspection(copy):
         copy.train(training)
         macs, uncounted = total_macs(lambda: inputs.map(torch.clone).call(copy))
     return macs // inputs.batch_size, uncounted
@@ -398,9 +398,12 @@ def _matches(layer: LayerFacts, patterns: Iterable[str]) -> bool:
 
 def _cannot_run(error: Exception, inputs: Inputs) -> ModelError:
     place, trace = user_trace(error)
+    hint = "define example_inputs() in the model's file: a tensor, a tuple of arguments, or a dict of keywords"
+    if "meta tensors" in str(error):
+        hint = "a model on `meta` has no values, and its code reads one of weights or data: build it on the CPU"
     return ModelError(
         f"the model does not run on its example inputs ({inputs.describe()}): {headline(error)}",
-        place=place,
+        place=place or place_of(error),
         trace=trace,
-        hint="define example_inputs() in the model's file: a tensor, a tuple of arguments, or a dict of keywords",
+        hint=hint,
     )

@@ -18,6 +18,7 @@ from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.inputs.infer import has_annotations
 from dst_analyze.model.user_errors import user_code
 from dst_analyze.run.config import DEFAULT_BATCH_SIZE
+from dst_analyze.sweep.data.seeded_loading import can_be_seeded, drawn_batches, drawn_once
 
 _FORMS = "return a DataLoader, a Dataset, a tensor, a tuple or a dict of tensors"
 
@@ -108,6 +109,17 @@ class LoaderBatches:
         return self.note or f"{count} of a {type(self.loader).__name__}"
 
 
+@dataclass(frozen=True)
+class SeededBatches(LoaderBatches):
+    """The batches of a user's DataLoader over numbered samples: the same ones for any number of its workers."""
+
+    def stream(self, seed: int) -> Iterator[Any]:
+        return _endless(lambda: drawn_batches(self.loader, seed))
+
+    def once(self) -> Iterator[Any]:
+        return drawn_once(self.loader)
+
+
 def as_batches(
     value: Any, *, place: str, batch_size: int | None = None, shuffle: bool = True, needed: int | None = None
 ) -> Batches:
@@ -138,7 +150,7 @@ def as_batches(
             raise DataError("the data set is empty", place=place, hint="check its path and filters")
         order = torch.Generator() if shuffle and not streams else None
         size = batch_size or DEFAULT_BATCH_SIZE
-        return LoaderBatches(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))
+        return _of_loader(DataLoader(value, batch_size=size, shuffle=order is not None, generator=order))
     if isinstance(value, DataLoader) or (isinstance(value, Iterable) and not isinstance(value, str | bytes)):
         if batch_size is not None:
             raise OptionError(
@@ -146,8 +158,12 @@ def as_batches(
                 place=place,
                 hint="set the batch size in the loader, or return the data set itself",
             )
-        return _kept(value, needed, place) if _one_shot(value) else LoaderBatches(_with_new_workers(value))
+        return _kept(value, needed, place) if _one_shot(value) else _of_loader(value)
     raise DataError(f"it returned {type(value).__name__}, which is not data", place=place, hint=_FORMS)
+
+
+def _of_loader(loader: Any) -> LoaderBatches:
+    return SeededBatches(loader) if can_be_seeded(loader) else LoaderBatches(_with_new_workers(loader))
 
 
 def _with_new_workers(loader: Any) -> Any:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from dst_analyze.errors import DataError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.user_errors import did_you_mean, headline
+from dst_analyze.sweep.engines.resources import cores
 
 DIGITS = "digits"
 DEFAULT_ROOT = Path("data")
@@ -25,7 +29,7 @@ _CHANNELS = (1, 3, 4)
 
 @dataclass(frozen=True)
 class NamedData:
-    """A named data set: each part as arrays or a Dataset, with a description."""
+    """A named data set: each part as tensors or a Dataset, with a description."""
 
     train: Any
     test: Any
@@ -225,12 +229,13 @@ def _imagefolder(path: Path, asked: DataRequest) -> NamedData:
                 place=str(path),
                 hint="use the same class folders in both",
             )
-        return NamedData(train, test, f"images of {path.name}: {len(train):,} to train, {len(test):,} to test")
+        kept = _kept_if_small((train, range(len(train))), (test, range(len(test))))
+        return NamedData(*kept, f"images of {path.name}: {len(train):,} to train, {len(test):,} to test")
     images = _images(path / "train" if (path / "train").is_dir() else path, asked)
-    kept, aside = _split(len(images))
+    used, aside = _split(len(images))
     note = f"one in {_TESTED} set aside for testing"
-    parts: tuple[Dataset[Any], Dataset[Any]] = Subset(images, kept), Subset(images, aside)
-    return NamedData(*parts, f"images of {path.name}: {len(kept):,} to train, {len(aside):,} to test, {note}")
+    kept = _kept_if_small((images, used), (images, aside))
+    return NamedData(*kept, f"images of {path.name}: {len(used):,} to train, {len(aside):,} to test, {note}")
 
 
 def _images(path: Path, asked: DataRequest) -> Any:
@@ -260,12 +265,53 @@ class _AsTensor:
     size: tuple[int, int]
     mode: str
 
-    def __call__(self, picture: Any) -> torch.Tensor:
-        functional = torchvision_module().transforms.functional
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (1 if self.mode == "L" else 3, *self.size)
+
+    def bytes_of(self, picture: Any) -> torch.Tensor:
+        """Return a picture as uint8[channels, height, width]."""
         if picture.size[::-1] != self.size:
             picture = picture.resize(self.size[::-1])
-        tensor: torch.Tensor = functional.to_tensor(picture.convert(self.mode))
+        tensor: torch.Tensor = torchvision_module().transforms.functional.pil_to_tensor(picture.convert(self.mode))
         return tensor
+
+    def __call__(self, picture: Any) -> torch.Tensor:
+        return self.bytes_of(picture).float() / 255
+
+
+_KEPT_BYTES = 1 << 30
+_Part = tuple[Any, Sequence[int]]
+"""An ImageFolder, and the numbers of some of its images."""
+
+
+def _kept_if_small(train: _Part, test: _Part) -> tuple[Any, Any]:
+    """Return both parts, decoded once for all trials and epochs if a GiB holds them.
+
+    The size alone decides: batches come in another order from tensors than from a data set, so that what this machine
+    has room for must not.
+    """
+    size = sum(len(numbers) * math.prod(images.transform.shape) for images, numbers in (train, test))
+    if size > _KEPT_BYTES:
+        return Subset(*train), Subset(*test)
+    return _decoded(*train), _decoded(*test)
+
+
+def _decoded(images: Any, numbers: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return images as bytes, and their labels."""
+    pixels = torch.empty((len(numbers), *images.transform.shape), dtype=torch.uint8)
+
+    def decode(row: int) -> None:
+        path = images.samples[numbers[row]][0]
+        try:
+            pixels[row] = images.transform.bytes_of(images.loader(path))
+        except Exception as error:
+            said = f"it cannot be read as an image: {headline(error)}"
+            raise DataError(said, place=path, hint="remove the file, or replace it") from error
+
+    with ThreadPoolExecutor(cores()) as threads:  # decoding lets other threads run
+        deque(threads.map(decode, range(len(numbers))), maxlen=0)
+    return pixels, torch.tensor([images.targets[number] for number in numbers])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -62,6 +62,7 @@ class Estimate:
     ending: float = 0.0  # seconds from the last trial to the report
     busy: float = 1.0  # how many times longer all of this takes beside what other programs do now
     others: float = 0.0  # cores that these use
+    loading: float = 0.0  # share of a dense step in which it waits for its batch
 
     def seconds(self, trials: int) -> float:
         """Return the time of the warm-ups, the dense trial, the masked ones and the report, alone on the machine."""
@@ -100,6 +101,7 @@ class _Timed:
 
     wall: list[float]
     cpu: list[float]
+    waited: float = 0.0  # share of the time in which it waited for data
 
     def alone(self, threads: int, *, crowded: bool) -> float:
         """Return the seconds of one, alone on the machine: of CPU where other programs hold up the clock."""
@@ -172,6 +174,7 @@ def estimate_of(plan: Plan, jobs: int, *, in_workers: bool = True) -> Estimate:
         ending=ENDING,
         busy=round(busy, 2),
         others=round(machine.others, 2),
+        loading=round(dense.waited, 3),
     )
 
 
@@ -180,7 +183,7 @@ def _step_seconds(task: Task, *, masked: bool) -> _Timed:
     model = (task.mask(built) if masked else deep_copy(built)).to(task.device.name)
     first = task.config.given_alphas[0] if task.config.given_alphas else HALVING
     optimizer, schedule = task.recipe.start(model, alpha=task.config.factor * first)
-    times, spent = [begun := time.perf_counter()], [time.process_time()]
+    times, spent, waits = [begun := time.perf_counter()], [time.process_time()], list[float]()
 
     def on_step(step: int, loss: float) -> bool:
         task.device.wait()
@@ -193,13 +196,26 @@ def _step_seconds(task: Task, *, masked: bool) -> _Timed:
 
     try:
         train(
-            model, task.train_data.stream(task.config.seeds[0]), task.objective(built), optimizer, schedule,
-            task.device, steps=max(UNTIMED + 1, min(task.steps, _MOST_TIMED)), on_step=on_step,
+            model, _clocked(task.train_data.stream(task.config.seeds[0]), waits), task.objective(built), optimizer,
+            schedule, task.device, steps=max(UNTIMED + 1, min(task.steps, _MOST_TIMED)), on_step=on_step,
         )  # fmt: skip
     except DivergedError:  # the trial will report it; the time is valid
         times.append(time.perf_counter())
         spent.append(time.process_time())
-    return _Timed(*([after - before for before, after in pairwise(clock)] for clock in (times, spent)))
+    wall, cpu = ([after - before for before, after in pairwise(clock)] for clock in (times, spent))
+    return _Timed(wall, cpu, median(waits[-len(wall) :]) / max(median(wall), 1e-9))
+
+
+def _clocked(batches: Iterator[Any], waits: list[float]) -> Iterator[Any]:
+    """Yield batches, and note how long each was waited for."""
+    while True:
+        started = time.perf_counter()
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        waits.append(time.perf_counter() - started)
+        yield batch
 
 
 def _scoring_seconds(task: Task) -> _Timed:

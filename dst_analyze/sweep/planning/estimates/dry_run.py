@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from dst_analyze.run.alpha_search import schedule_of
 from dst_analyze.run.record import TrialKey
+from dst_analyze.sweep.data.batches import TensorBatches
 from dst_analyze.sweep.engines.resources import gigabytes
 from dst_analyze.sweep.planning.estimates.cost import UNTIMED, Estimate
 from dst_analyze.sweep.planning.plan import Plan
 from dst_analyze.text import duration, short
 
+SLOW_LOADING = 0.25
+"""Share of a step from which waiting for data is worth a word."""
 NOTICEABLE = 1.15
 """How many times longer a sweep has to take beside other programs for that to be said."""
 
@@ -30,6 +33,9 @@ def words(plan: Plan, cost: Estimate, trainings: Sequence[int] = ()) -> Iterator
         f"dense {duration(cost.dense_step)}, masked {duration(cost.masked_step)}: medians of {cost.timed} on the real "
         f"data, after {UNTIMED} untimed ones, {cost.threads} {'thread' if cost.threads == 1 else 'threads'}",
     )
+    if cost.loading > SLOW_LOADING and not isinstance(plan.task.train_data, TensorBatches):
+        more = "workers of a DataLoader (num_workers) load ahead where cores are idle, tensors are loaded once"
+        yield "", f"! {cost.loading:.0%} of a step is waiting for data: {more}"
     longest = f", {duration(cost.seconds(cost.most_trials))} at most" if cost.searches else ""
     at_once = f"with {cost.jobs} at once, if they do not slow each other down" if cost.jobs > 1 else "one by one"
     yield "time", f"about {duration(cost.seconds(cost.trials))}{longest}, alone on the machine, {at_once}"
