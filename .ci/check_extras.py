@@ -4,8 +4,9 @@
     python .ci/check_extras.py dist/*.whl --core ENVIRONMENT # an environment that has the wheel and no extra
 
 First the wheel is installed without extras, as constraints.txt pins it, and each thing is asked for there: the answer
-must be an error that names the extra. Then every extra gets an environment that sees the core's packages (torch is
-installed once) and its own. The extra ``test`` is everything: `make test` is its check.
+must be an error that names the extra. Then every extra gets an environment of its own. Where uv is on the path it
+fills them, in seconds; else each sees the core's packages, so that torch is installed once. The extra ``test`` is
+everything: `make test` is its check.
 """
 
 from __future__ import annotations
@@ -63,14 +64,15 @@ SURROUNDINGS = {
 
 def install(python: Path, *what: str) -> None:
     """Install into an environment what constraints.txt pins."""
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", ROOT / "constraints.txt", *what], check=True)
+    uv = shutil.which("uv")
+    pip = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    subprocess.run([*pip, "--quiet", "-c", ROOT / "constraints.txt", *what], check=True)
 
 
 def new_environment(folder: Path, core: Path | None = None) -> Path:
-    """Return the Python of a new environment, which sees the packages of ``core``."""
+    """Return the Python of a new environment; without uv it sees the packages of ``core``."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    if core is not None:
+    if core is not None and not shutil.which("uv"):
         (inner,), (outer,) = ((one / "lib").glob("python*/site-packages") for one in (folder, core))
         (inner / "core.pth").write_text(f"{outer}\n")
     return folder / "bin" / "python"
