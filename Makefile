@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench torture notebooks docs screenshots showcase dist clean
+.PHONY: demo test lint bench torture notebooks docs screenshots showcase dist extras clean
 
 # Installed once, and again when the dependencies change. constraints.txt pins torch to the release whose CPU build is
 # small; without it pip would fetch gigabytes of CUDA.
@@ -61,6 +61,10 @@ dist: $(VENV)/installed
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python .ci/check_dist.py dist/*.tar.gz dist/*.whl
+
+# Each extra installed alone from that wheel, and used; half an hour, with uv on the path minutes.
+extras: dist
+	$(BIN)/python .ci/check_extras.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) dist build *.egg-info
