@@ -211,9 +211,7 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, sear
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
     seeds = () if verify_seeds is None else looks_of(verify_seeds)
     trainings = [len(CONTENDERS) * count for count in seeds]
-    if (
-        searched and seeds and seeds[-1] > 1
-    ):  # the search for the size may try every rung of the ladder but the one that is proven
+    if searched and seeds and seeds[-1] > 1:  # the search for the size may try every rung
         trainings.append(trainings[-1] + len(SHARES) * seeds[-1])
     rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
     click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))

@@ -10,7 +10,7 @@ from typing import Literal
 import pandas as pd
 from pydantic import Field, model_validator
 
-from dst_analyze.run.config import Count, Json, Share, Size
+from dst_analyze.run.config import Count, Json, Number, Size
 from dst_analyze.run.files.paths import LADDER
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import ScoreKind
@@ -52,7 +52,7 @@ class LadderRung(Json):
     """One size of a ladder: the share of the parameters or MACs that was asked for, and the proof at this size."""
 
     axis: Axis
-    share: Share
+    share: Number = Field(gt=0, lt=1)
     proof: Verification
 
     def cost(self, entry: Entry, axis: Axis) -> int | None:
