@@ -15,6 +15,7 @@ from dst_analyze.errors import FolderError
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.events import Emit, Notice
 from dst_analyze.run.files.atomic_io import (
+    changed_since,
     csv_bytes,
     finish_commit,
     leftover,
@@ -129,7 +130,8 @@ def open_run(path: Path, header: RunHeader, existing: Existing, emit: Emit) -> I
         if not seen.complete or again:
             replace_files(path, {}, removed=(*DERIVED, LADDER))  # of fewer trials than there will be
             for name in (HUB, EXPLORER):
-                remove_folder(path / name)
+                if not changed_since(path / name):
+                    remove_folder(path / name)
         yield RunFolder(path, header.config, header.manifest, again)
 
 

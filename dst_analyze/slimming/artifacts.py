@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +17,7 @@ from dst_analyze.model.user_errors import headline
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.events import SuggestionWritten
 from dst_analyze.run.files.atomic_io import (
+    changed_since,
     csv_bytes,
     remove_folder,
     replace_files,
@@ -123,6 +124,7 @@ def write_suggestion(
     The plan names the sweep of the ``record``. A proof or an export that is there stays if it is of the same model.
     ``spec`` says where the model is, of a run that does not name it.
     """
+    _refuse_changed(folder, exporters or {})
     model = slim_model(traced, plan, reinitialize=reinitialize, coupling=coupling)
     plan = plan.model_copy(update={"notes": tuple(dict.fromkeys((*plan.notes, *model.meta["notes"])))})
     plan = plan if record is None else plan.model_copy(update={"sweep": record.sha256})
@@ -158,14 +160,25 @@ def write_suggestion(
             new = next((found.folders[name] for _, found in made.values() if name in found.folders), None)
             if new is not None:
                 write_folder(folder / name, new)
-            elif not any(file.startswith(f"{name}/") for file in kept):
+            elif not any(file.startswith(f"{name}/") for file in kept) and not changed_since(folder / name):
                 remove_folder(folder / name)
         if is_run_folder(folder):
             replace_files(folder, files, removed=stale)
         else:
-            replace_files(folder, {}, removed=stale, unsummed=files)
+            replace_files(folder, {}, removed=stale & {*SUGGESTION, *OPTIONAL}, unsummed=files)
     exported = tuple(entry for entry, _ in made.values())
     return Suggestion(plan, folder, no_source, exported, patch.reason or no_call)
+
+
+def _refuse_changed(folder: Path, exporters: Collection[str]) -> None:
+    """Raise if a folder would be replaced that somebody has changed, such as a model card with its licence."""
+    for name, export in ((HUB, "hub"), (EXPLORER, "explorer")):
+        if export in exporters and (why := changed_since(folder / name)):
+            raise FolderError(
+                f"it is not as it was written, and would be replaced: {why}",
+                place=str(folder / name),
+                hint="move it away, or leave this format out",
+            )
 
 
 def _own_sources(

@@ -109,7 +109,8 @@ def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
     assert end["report"] == f"reports/{folder.name}/report.html"
     assert end["slim model"] == f"reports/{folder.name}/slim_model.py"
     assert end["next"] == f"dst-analyze verify reports/{folder.name}"
-    assert sorted(p.name for p in folder.iterdir()) == sorted(
+    names = {p.name for p in folder.iterdir()} - {"slim_model.patch"}  # whose numbers may not stand in the file
+    assert sorted(names) == sorted(
         [
             ".lock", "SHA256SUMS", "changes.csv", "config.json", "graph.json", "groups.csv", "inputs.json",
             "layers.csv",

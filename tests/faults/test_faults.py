@@ -17,11 +17,11 @@ from dst_analyze.errors import FolderError
 from dst_analyze.report.page import left_out, render
 from dst_analyze.run.files.atomic_io import replace_files
 from dst_analyze.run.files.lock import locked
-from dst_analyze.run.files.paths import DERIVED, OPTIONAL, REPORT
+from dst_analyze.run.files.paths import DERIVED, EXPORTED, REPORT, SLIM_CALL
 from dst_analyze.slimming.kept import read_plan, read_suggestion
 from dst_analyze.slimming.proof.verify import verify_task_plan
 
-SUMMED = [name for name in DERIVED if name not in (*OPTIONAL, REPORT)]
+SUMMED = [name for name in DERIVED if name not in (*EXPORTED, SLIM_CALL, REPORT)]
 FEW = {"sweep": 2, "slim": 4, "verify": 2, "report": 3}
 """How many operations of each job fail here; `make torture` takes all."""
 

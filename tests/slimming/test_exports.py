@@ -276,7 +276,7 @@ def test_heads_that_no_configuration_has_are_said_and_the_source_is_written(tmp_
     assert "cannot load it" in (folder / "README.md").read_text()
 
 
-def test_any_model_has_a_card_with_its_evidence(run):
+def test_any_model_has_a_card_with_its_evidence_which_is_the_users_to_change(run, capsys):
     main(["slim", "run", "--format", "hub"])
     files = {path.name for path in (run / "hub").iterdir()}
     assert files == {"README.md", "SHA256SUMS", "config.json", "model.safetensors", "slim_model.py"}
@@ -288,6 +288,12 @@ def test_any_model_has_a_card_with_its_evidence(run):
     assert json.loads((run / "hub" / "config.json").read_text())["parameters"] == sum(
         p.numel() for p in slim.parameters()
     )
+
+    (run / "hub" / "README.md").write_text(f"{card}license: mit\n")  # as a user is asked to
+    assert main(["slim", "run", "--format", "hub"]) == 2
+    assert "hint: move it away" in capsys.readouterr().err
+    assert (run / "hub" / "README.md").read_text().endswith("license: mit\n")
+    (run / "hub").rename(run.parent / "hub")
 
 
 # --- sparse weights and Model Explorer ------------------------------------------------------------------------------
@@ -331,6 +337,19 @@ def test_model_explorer_gets_a_graph_and_a_value_for_each_layer(run):
     names = {node.name for node in torch.export.load(_pt2(run)).graph.nodes}
     assert set(labels["graph"]["results"]) <= names
     assert len(labels["graph"]["results"]) == len(layers)
+
+
+def test_elsewhere_only_what_is_ours_is_replaced(run, tmp_path, capsys):
+    for name in ("summary.md", "report.html"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / "model_explorer").mkdir()
+    (tmp_path / "model_explorer" / "notes.txt").write_text("mine")
+    assert main(["slim", "run", "--out", str(tmp_path), "--format", "explorer"]) == 2
+    assert "model_explorer" in capsys.readouterr().err
+    assert main(["slim", "run", "--out", str(tmp_path), "--format", "export"]) == 0
+    assert (tmp_path / "slim_model.pt2").exists()
+    assert [(tmp_path / name).read_text() for name in ("summary.md", "report.html")] == ["mine", "mine"]
+    assert (tmp_path / "model_explorer" / "notes.txt").exists()
 
 
 def test_node_data_need_no_run():

@@ -59,7 +59,7 @@ def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):
         "config.json", "manifest.json", "layers.csv", "graph.json", "inputs.json", "SHA256SUMS", "table.csv",
         "trials.csv", "groups.csv", "run.toml", "trial.json", "record.csv", "steps.csv", "masks.safetensors",
         "plan.json", "changes.csv", "widths.csv", "torch_pruning.json", "slim_model.py", "slim_model.safetensors",
-        "verdict.json", "summary.md",
+        "verdict.json", "summary.md", "slim_model.patch",
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from dst_analyze.run.files.safe_read import (
     MB,
     REMOVED,
     SUMMED_MOST,
+    WEIGHTS_MOST,
     names_removed,
     read_text,
     sha256_of,
@@ -89,6 +90,16 @@ def write_folder(final: Path, files: Mapping[str, bytes], unsummed: Mapping[str,
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             shutil.rmtree(old, ignore_errors=True)
+
+
+def changed_since(path: Path) -> str:
+    """Return what is another than `write_folder` has left it; empty if nothing is, or if nothing is there."""
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        return f"{path.name} is no folder"
+    if not path.exists():
+        return ""
+    strange = sorted({entry.name for entry in path.iterdir()} - {SUMS, *listed_sums(path)})
+    return broken(path, most=WEIGHTS_MOST) or (f"{strange[0]} is not of it" if strange else "")
 
 
 def remove_folder(path: Path) -> None:

@@ -6,11 +6,12 @@ is loaded and compared before. Any other model has `slim_model.py` beside its we
 
 from __future__ import annotations
 
-import io
+import importlib
 import json
 import tempfile
 import warnings
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def _pretrained(result: SlimResult, model: nn.Module, inputs: Inputs) -> Exporte
         slim: Any = type(model)(config).eval()
     fill_from(slim, result.model, model)
     with tempfile.TemporaryDirectory() as folder:
-        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):  # bars of its own
+        with warnings.catch_warnings(), _without_bars():
             warnings.simplefilter("ignore")
             slim.save_pretrained(folder, max_shard_size=f"{_MOST}GB")
             loaded = type(model).from_pretrained(folder).eval()  # type: ignore[attr-defined]
@@ -74,6 +75,19 @@ def _pretrained(result: SlimResult, model: nn.Module, inputs: Inputs) -> Exporte
         batch_sizes=sizes,
         note=f"{kind.__name__}.from_pretrained loads it: {widths}",
     )
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the progress bars of transformers, which has been imported with the model, from the terminal."""
+    logging: Any = importlib.import_module("transformers.utils.logging")
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 # --- any other model --------------------------------------------------------------------------------------------
