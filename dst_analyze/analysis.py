@@ -199,7 +199,7 @@ class Analysis:
         )
 
     def _repr_html_(self) -> str:
-        return self.ranking._repr_html_()
+        return notebook.first_screen(self.record, self.ranking) + self.ranking._repr_html_()
 
 
 def analyze(

@@ -17,6 +17,8 @@ from dst_analyze.run.files.paths import BASELINES
 from dst_analyze.run.reader import read_json
 from dst_analyze.run.record import SweepRecord
 
+_FAR = 1 / 3  # of all ranks: so far from the sweep's, a method disagrees with it
+
 
 @dataclass(frozen=True)
 class RankingMethod:
@@ -54,6 +56,17 @@ class MethodComparison:
         """One row per layer, in the sweep's order: its rank in each method."""
         table = pd.DataFrame({"layer": self.layers, **{method.name: method.order for method in self.methods}})
         return table.sort_values(["sweep", "layer"], kind="stable").reset_index(drop=True)
+
+    @property
+    def disagreements(self) -> dict[str, tuple[str, ...]]:
+        """For each layer, the methods whose rank is a third of all ranks or more from the sweep's."""
+        sweep, *others = self.methods
+        border = max(2.0, _FAR * len(self.layers))
+        found = {
+            layer: tuple(other.name for other in others if abs(other.order[at] - sweep.order[at]) >= border)
+            for at, layer in enumerate(self.layers)
+        }
+        return {layer: methods for layer, methods in found.items() if methods}
 
     @property
     def verdict(self) -> str:

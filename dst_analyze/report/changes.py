@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from dst_analyze.errors import FolderError
@@ -19,13 +20,23 @@ def read_changes(path: Path | None) -> dict[str, str]:
     except FolderError:  # of an older version
         table = as_named(read_csv(path, ("layer", "before", "after"), numbers=()), ["layer"])
         found = table.itertuples(index=False)
-        return {str(row.layer): f"{shown_name(row.layer)} = {row.after}  # was {row.before}" for row in found}
+        return {str(row.layer): _statement(shown_name(row.layer), row.after, row.before) for row in found}
     texts = {}
     for row in sorted(table.itertuples(index=False), key=lambda row: _file_and_line(row.place)):
         where = f"{row.place}, for {shown_name(row.layer)}" if row.place else shown_name(row.layer)
-        said = f"# {where}: {row.remark}" if row.remark else f"# {where}"
-        texts[str(row.layer)] = f"{said}\n{row.line or row.after}  # was {row.before}"
+        said = f"{where}: {row.remark}" if row.remark else where
+        texts[str(row.layer)] = _statement(said, row.line or row.after, row.before)
     return texts
+
+
+def _statement(said: str, line: str, before: str) -> str:
+    """Return a changed line below a comment as valid Python: what is no statement, such as a shape, is a comment."""
+    said, line, before = (" ".join(text.splitlines()) for text in (said, line, before))
+    try:
+        compile(line, "a changed line", "exec", ast.PyCF_ONLY_AST)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        line = f"# {line}"
+    return f"# {said}\n{line}  # was {before}"
 
 
 def _file_and_line(place: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The report's figures on matplotlib axes, the given ones or new ones, for notebooks and scripts."""
+"""The report in notebooks and scripts: its first screen as HTML, its figures on matplotlib axes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from matplotlib.axes import Axes
 from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
+from dst_analyze.ranking.verdict import AVERAGE, NEEDED, NOT_MEASURED, REDUNDANT, UNCLEAR
 from dst_analyze.report.figures import plots
-from dst_analyze.report.page import read_picture
+from dst_analyze.report.overview.answer import Standing
+from dst_analyze.report.overview.strip import strip_of
+from dst_analyze.report.page import left_out, read_picture
+from dst_analyze.report.rendering import rendered
+from dst_analyze.report.summary import summary_of
 from dst_analyze.run.record import SweepRecord, alpha_label
+from dst_analyze.slimming.kept import read_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+
+_COLOURS = {REDUNDANT: "#f4dd45", NEEDED: "#1d4a8c", AVERAGE: "#9a9fa6", UNCLEAR: "#c3c9d0", NOT_MEASURED: "#e3e6ea"}
+
+
+def first_screen(record: SweepRecord, ranking: Ranking) -> str:
+    """Return the first screen of the report as static HTML: answer, four numbers and the network."""
+    kept = read_suggestion(record)
+    summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
+    plan = None if summary.answer.standing is Standing.NO_EVIDENCE else kept.plan
+    return rendered("notebook.html", summary=summary, strip=strip_of(record, ranking, plan), colours=_COLOURS)
 
 
 def pattern(record: SweepRecord, ranking: Ranking, axes: Axes | None) -> Axes:

@@ -19,12 +19,15 @@ from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report.changes import read_changes
+from dst_analyze.report.channels import channels_of
 from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
 from dst_analyze.report.figures.heatmap import heatmap_of
 from dst_analyze.report.figures.ladder import ladder_figure
+from dst_analyze.report.figures.proof import proof_figure
 from dst_analyze.report.figures.sized import FigureSet
+from dst_analyze.report.graph.columns import ROOM
 from dst_analyze.report.graph.drawing import Picture, picture_of
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.markdown import markdown_summary
@@ -46,6 +49,7 @@ from dst_analyze.run.record import ModelGraph, SweepRecord, alpha_label
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.kept import KeptSuggestion, read_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.result import Verification
 
 J = TypeVar("J", bound=Json)
 
@@ -122,12 +126,12 @@ def left_out(record: SweepRecord, kept: KeptSuggestion) -> list[str]:
     return [f"{why}; {MAKE_AGAIN}" for why in (*kept.problems, damaged) if why]
 
 
-def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]:
-    """Write the report's figures as files (svg, png or pdf) and return their paths."""
+def write_figures(run_folder: Path | str, folder: Path, kind: str, columns: int | None = None) -> list[Path]:
+    """Write the report's figures as files (svg, png or pdf), for one or two columns of a paper; return their paths."""
     record = read_run(run_folder)
     ranking = rank_run(record)
     plan = read_suggestion(record).plan
-    return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
+    return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking), columns=columns)
 
 
 def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSuggestion | None = None) -> str:
@@ -135,11 +139,13 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     ranking = ranking or rank_run(record)
     kept = kept or read_suggestion(record)
     plan, proof = kept.plan, kept.proof
-    picture, methods = read_picture(record, ranking, plan=plan), read_method_comparison(record, ranking)
+    picture, methods = read_picture(record, ranking, plan=plan, room=ROOM), read_method_comparison(record, ranking)
     changes = read_changes(kept.changes)
     rows, data = rows_of(record, ranking, plan, changes)
-    figure_set = FigureSet()
     names = list(record.layers["layer"])
+    keys, alive = keys_of(names), channels_of(record, plan)
+    data["strips"] = {keys[name]: found.strips for name, found in alive.items()}
+    figure_set = FigureSet()
     summary = summary_of(record, ranking, plan, proof, left_out(record, kept))
     shown = {cell.layer for box in picture.boxes for cell in box.cells} if picture else set()
     return rendered(
@@ -162,7 +168,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         ),
         ranking=ranking,
         rows=rows,
-        keys=keys_of(names),
+        keys=keys,
+        alive={keys[name]: found.words for name, found in alive.items()},
         labels=LABELS,
         has_spare=bool(ranking.table["spare"].notna().any()),
         spare_alpha=_spare_alpha(ranking),
@@ -191,8 +198,10 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         proof=list(proof.table.itertuples(index=False)) if proof else [],
         ladder=kept.ladder,
         ladder_rows=list(kept.ladder.table.itertuples(index=False)) if kept.ladder else [],
+        proof_figure=_proof_figure(proof, figure_set) if proof else None,
         commands=commands(record, plan, proof, methods),
         methods=methods,
+        disagreements=methods.disagreements if methods else {},
     )
 
 
@@ -221,6 +230,11 @@ def _figures(
         label = f"{' '.join(ladder.verdicts.values())} The table below has the same values"
         made["ladder"] = figure_set.put("ladder", label, ladder_figure, ladder)
     return made
+
+
+def _proof_figure(proof: Verification, figure_set: FigureSet) -> Markup:
+    label = "Score of each model of the proof against its size; the table below has the same values"
+    return figure_set.put("proof", label, proof_figure, proof)
 
 
 @dataclass(frozen=True)
@@ -260,18 +274,28 @@ def _alpha_section(record: SweepRecord, alpha: float, number: int, figure_set: F
 
 
 def read_picture(
-    record: SweepRecord, ranking: Ranking, *, plan: SlimPlan | None = None, fold: bool = True
+    record: SweepRecord,
+    ranking: Ranking,
+    *,
+    plan: SlimPlan | None = None,
+    fold: bool = True,
+    room: tuple[float, float] | None = None,
 ) -> Picture | None:
-    """Return a drawing of the model's graph; None if there is no graph, or one too large to draw."""
+    """Return a drawing of the model's graph; None if there is no graph, or one too large to draw.
+
+    With the ``room`` of a frame it stands in columns.
+    """
     graph = read_optional(record.folder / GRAPH, ModelGraph)
     if graph is None:
         return None
     structure = structure_of(graph, record.manifest.model.skipped, fold=fold)
-    return None if structure is None else picture_of(structure, ranking, layer_widths(record.layers, advised(plan)))
+    if structure is None:
+        return None
+    return picture_of(structure, ranking, layer_widths(record.layers, advised(plan)), room=room)
 
 
 def _unfolded(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Picture | None:
-    picture = read_picture(record, ranking, plan=plan, fold=False)
+    picture = read_picture(record, ranking, plan=plan, fold=False, room=ROOM)
     return picture if picture is not None and len(picture.boxes) <= _MOST_UNFOLDED else None
 
 

@@ -332,6 +332,70 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     assert "blocks alike" not in unfolded.text_content()
 
 
+def test_blocks_unfold_one_by_one(opened: Any, address: str) -> None:
+    page = opened(address)
+    canvas = page.locator(".canvas").first
+    last = canvas.locator('a[href="#layer=head"]')
+    before, tall = last.bounding_box()["y"], canvas.locator("svg").evaluate("e => e.viewBox.baseVal.height")
+    fold = canvas.locator(".fold").nth(2)
+    assert "blocks.3" in fold.get_attribute("aria-label")
+    fold.dispatch_event("click")
+    drawn = canvas.locator(".unfolded")
+    assert drawn.count() == 1
+    assert drawn.locator("a").evaluate_all("all => all.map(a => a.getAttribute('href'))") == [
+        "#layer=blocks.3.conv1", "#layer=blocks.3.conv2",
+    ]  # fmt: skip
+    row = page.locator('.ranking tr[id="layer=blocks.3.conv1"]')
+    rank = row.locator("td").first.text_content()
+    assert f"rank {rank}" in drawn.locator("a").first.text_content()
+    assert drawn.locator("g.join").count() == 1  # its residual path
+    assert canvas.locator("svg").evaluate("e => e.viewBox.baseVal.height") > tall
+    drawn.locator("a").first.click()
+    assert "picked" in row.get_attribute("class")
+    assert canvas.locator('a.picked[href="#layer=blocks.3.conv1"]').count() == 2  # in the row of the table, too
+    fold.focus()
+    page.keyboard.press("Enter")
+    assert drawn.count() == 0
+    page.get_by_role("button", name="Whole network").first.click()
+    assert canvas.locator("svg").evaluate("e => e.viewBox.baseVal.height") == tall
+    assert last.bounding_box()["y"] - canvas.bounding_box()["y"] < before
+
+
+def test_an_overview_shows_where_the_frame_is(opened: Any, address: str) -> None:
+    page = opened(address)
+    canvas, overview = page.locator(".canvas").first, page.locator(".overview").first
+    assert overview.is_hidden()  # all of the picture is there
+    canvas.focus()
+    for _ in range(8):
+        page.keyboard.press("+")
+    assert overview.is_visible()
+    assert overview.locator("rect").count() == len(LAYERS) + 1
+    seen = overview.locator(".seen")
+    assert float(seen.get_attribute("height")) < canvas.locator("svg").evaluate("e => e.viewBox.baseVal.height")
+    box, top = overview.bounding_box(), canvas.evaluate("e => e.scrollTop")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 8)
+    assert canvas.evaluate("e => e.scrollTop") != top or canvas.evaluate("e => e.scrollHeight <= e.clientHeight")
+
+
+def test_a_row_shows_which_channels_are_alive(opened: Any, address: str) -> None:
+    page = opened(address)
+    more = page.locator('tr[id="layer=blocks.0.conv2"] + .more')
+    page.locator('tr[id="layer=blocks.0.conv2"] .unfold').click()
+    said = " ".join(more.inner_text().split())
+    assert "64 rows, alive 60 at 1e-5" in said
+    assert "the plan removes 32 rows, of which 28 are alive" in said
+    strips = more.locator(".strip-grid svg")
+    assert strips.count() == 2 * len(ALPHAS) + 1
+    first = strips.first.locator("rect").first
+    assert float(first.get_attribute("x")) == 4  # the first four rows are wholly pruned
+
+
+def test_a_reset_is_explained_where_it_is_marked(opened: Any, address: str) -> None:
+    page = opened(address)
+    titles = page.locator(".course").last.locator("svg title").all_text_contents()
+    assert any(title.startswith("head at step") and "set back to zero" in title for title in titles)
+
+
 def test_the_whole_page_can_be_walked_with_the_tab_key(opened: Any, address: str) -> None:
     page = opened(address)
     stops = page.evaluate(
@@ -373,7 +437,7 @@ def test_lines_can_be_copied(opened: Any, address: str) -> None:
     button = page.locator('[data-copy="changed-lines"]')
     button.click()
     page.wait_for_function("document.querySelector('[data-copy=changed-lines]').textContent !== 'Copy'")
-    assert "blocks.0.conv2 = nn.Conv2d(64, 32)" in page.evaluate("getSelection().toString()")
+    assert "# blocks.0.conv2\n# nn.Conv2d(64, 32)" in page.evaluate("getSelection().toString()")
 
 
 # --- whoever reads it ---
@@ -418,13 +482,74 @@ OVERFLOWS = """() => Array.from(document.body.querySelectorAll("*")).filter(elem
 }).map(e => `${e.tagName}.${e.className} ${e.textContent.trim().slice(0, 40)}`)"""
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1440, 1920])
-def test_nothing_is_cut_without_a_sign_of_more(opened: Any, address: str, hostile: Path, width: int) -> None:
-    for at in (address, (hostile / "report.html").as_uri()):
-        page = opened(at, viewport={"width": width, "height": 900})
-        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        page.evaluate("document.querySelectorAll('.ranking .unfold').forEach(b => b.click())")
-        assert page.evaluate(OVERFLOWS) == []
+def transformer() -> tuple[list[str], ModelGraph]:
+    """Twelve blocks with an attention of two weights and two layers, each beside a residual path."""
+    nodes, names = [GraphNode(op="input")], []
+    for block in range(12):
+        scope, last = f"transformer.encoder.layers.encoder_layer_{block}", len(nodes) - 1
+        attention = tuple(f"{scope}.self_attention.{name}" for name in ("in_proj_weight", "out_proj"))
+        nodes.append(GraphNode(op="attention", scope=f"{scope}.self_attention", layers=attention, inputs=(last,)))
+        nodes.append(GraphNode(op="add", scope=scope, inputs=(last + 1, last)))
+        for at, name in enumerate(("mlp.linear_1", "mlp.linear_2")):
+            layer = (f"{scope}.{name}",)
+            nodes.append(GraphNode(op="Linear", scope=layer[0], layers=layer, inputs=(last + 2 + at,)))
+        nodes.append(GraphNode(op="add", scope=scope, inputs=(last + 4, last + 2)))
+        names += [*attention, f"{scope}.mlp.linear_1", f"{scope}.mlp.linear_2"]
+    return names, ModelGraph(schema_version=1, nodes=(*nodes, GraphNode(op="output", inputs=(len(nodes) - 1,))))
+
+
+def u_net() -> tuple[list[str], ModelGraph]:
+    """Four steps down and four up, joined by concatenations."""
+    nodes, ends = [GraphNode(op="input")], []
+    for at in range(5):
+        layer = f"down.{at}.conv"
+        nodes.append(GraphNode(op="Conv2d", scope=layer, layers=(layer,), inputs=(len(nodes) - 1,)))
+        ends.append(len(nodes) - 1)
+    for at in range(4):
+        nodes.append(GraphNode(op="cat", scope="", inputs=(len(nodes) - 1, ends[3 - at])))
+        layer = f"up.{at}.conv"
+        nodes.append(GraphNode(op="Conv2d", scope=layer, layers=(layer,), inputs=(len(nodes) - 1,)))
+    graph = ModelGraph(schema_version=1, nodes=(*nodes, GraphNode(op="output", inputs=(len(nodes) - 1,))))
+    return [name for node in nodes for name in node.layers], graph
+
+
+def recurrent() -> tuple[list[str], ModelGraph]:
+    """An LSTM of three layers and a head."""
+    gates = tuple(f"lstm.weight_{side}_l{at}" for at in range(3) for side in ("ih", "hh"))
+    nodes = (
+        GraphNode(op="input"), GraphNode(op="LSTM", scope="lstm", layers=gates, inputs=(0,)),
+        GraphNode(op="Linear", scope="head", layers=("head",), inputs=(1,)), GraphNode(op="output", inputs=(2,)),
+    )  # fmt: skip
+    return [*gates, "head"], ModelGraph(schema_version=1, nodes=nodes)
+
+
+def deep() -> tuple[list[str], ModelGraph]:
+    """A hundred and twenty layers in a row."""
+    names = [f"features.stage{at // 30}.block{at % 30}.conv" for at in range(120)]
+    return names, chain(names)
+
+
+@pytest.fixture(scope="module", params=["residual", "hostile", "transformer", "u-net", "recurrent", "deep"])
+def any_model(
+    request: pytest.FixtureRequest, address: str, hostile: Path, tmp_path_factory: pytest.TempPathFactory
+) -> str:
+    """The report of one kind of model."""
+    made = {"transformer": transformer, "u-net": u_net, "recurrent": recurrent, "deep": deep}
+    if request.param in made:
+        names, graph = made[request.param]()
+        record = made_run(tmp_path_factory.mktemp("kind") / "run", names, alphas=ALPHAS, graph=graph, readings=6)
+        add_plan(record.folder, names)
+        return write_report(record.folder).as_uri()
+    return address if request.param == "residual" else (hostile / "report.html").as_uri()
+
+
+def test_nothing_is_cut_without_a_sign_of_more(opened: Any, any_model: str) -> None:
+    page = opened(any_model)
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    page.evaluate("document.querySelectorAll('.ranking .unfold').forEach(b => b.click())")
+    for width in (390, 1280, 1440, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(OVERFLOWS) == [], width
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         table = page.locator(".wide:has(.ranking)")
         assert table.evaluate("e => e.scrollWidth - e.clientWidth") <= 0  # the important columns fit

@@ -1,6 +1,8 @@
 """The picture of a model: what is drawn, what is folded, and where it stands."""
 
+import re
 from dataclasses import replace
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import pytest
@@ -15,6 +17,7 @@ from dst_analyze.errors import FolderError, OptionError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.report.graph.columns import in_columns
 from dst_analyze.report.graph.layout import layered
 from dst_analyze.report.graph.structure import structure_of
 from dst_analyze.report.page import read_picture, write_figures
@@ -115,6 +118,50 @@ def test_a_transformer_of_24_blocks_is_folded():
     assert len(run.rows) == 23
     assert len(structure.parts) < 12
     assert len(structure.layers) == 24 * 4
+
+
+def test_paths_out_of_blocks_keep_them_apart():
+    """A U-Net: each step down leads to a concat of its own, which one box for all of them would hide."""
+    down = [f"down.{at}.conv" for at in range(5)]
+    nodes = [GraphNode(op="input")]
+    nodes += [GraphNode(op="Conv2d", scope=name, layers=(name,), inputs=(at,)) for at, name in enumerate(down)]
+    for at in range(4):
+        nodes.append(GraphNode(op="cat", scope="", inputs=(len(nodes) - 1, 4 - at)))
+        nodes.append(GraphNode(op="Conv2d", scope=f"up.{at}.conv", layers=(f"up.{at}.conv",), inputs=(len(nodes) - 1,)))
+    structure = structure_of(ModelGraph(schema_version=1, nodes=tuple(nodes)))
+    drawn = [part.title for part in structure.parts]
+    joins = [at for at, title in enumerate(drawn) if title == "concat"]
+    into = [{drawn[a] for a, b in structure.lines if b == join} & set(down[:4]) for join in joins]
+    assert into == [{down[3]}, {down[2]}, {down[1]}, {down[0]}]
+
+
+def test_a_folded_block_is_known_in_full():
+    folded = structure_of(vision("resnet50"))
+    run = next(part for part in folded.parts if part.kind == "run")
+    assert [part.title for part in run.block.parts] == ["in", "conv1", "conv2", "conv3", "+", "out"]
+    assert run.block.lines == ((0, 1), (0, 4), (1, 2), (2, 3), (3, 4), (4, 5))
+
+
+def test_a_tall_picture_stands_in_columns():
+    structure = structure_of(vision("resnet50"))
+    sizes = [(200.0, 38.0) for _ in structure.parts]
+    whole = layered(sizes, structure.lines)
+    found = in_columns(whole, sizes, (1300.0, 680.0))
+    assert len(found.columns) > 1
+    assert len(found.turns) == len(found.columns) - 1
+    assert min(1, 1300 / found.layout.width, 680 / found.layout.height) > 1.5 * 680 / whole.height
+    boxes = [(x, y, x + 200, y + 38) for x, y in (found.layout.corners[at] for at in range(len(sizes)))]
+    for at, (a, b, c, d) in enumerate(boxes):
+        assert a >= -1e-6
+        assert c <= found.layout.width + 1e-6
+        assert d <= found.layout.height + 1e-6
+        assert all(c <= e or g <= a or d <= f or h <= b for e, f, g, h in boxes[at + 1 :])
+    for turn in found.turns:
+        for (x0, y0), (x1, y1) in pairwise(turn[1:]):  # beside the boxes
+            assert not any(a < max(x0, x1) and min(x0, x1) < c and b < max(y0, y1) and min(y0, y1) < d
+                           for a, b, c, d in boxes)  # fmt: skip
+    low = in_columns(whole, sizes, (300.0, 680.0))
+    assert len(low.columns) == 1
 
 
 def test_blocks_that_are_left_and_entered_again_stay_unfolded():
@@ -221,5 +268,14 @@ def test_figures_are_written_and_the_same_every_time(analysis, tmp_path, kind):
     assert {path.suffix for path in paths} == {f".{kind}"}
     again = write_figures(folder, tmp_path / "two", kind)
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+    columns = write_figures(folder, tmp_path / "columns", kind, 1)
+    assert [path.name for path in columns] == [path.name for path in paths]
+    if kind == "svg":
+        wide = [float(re.search(r'width="([0-9.]+)pt"', path.read_text())[1]) for path in columns]
+        assert all(width <= 72 * 3.5 + 0.5 for width in wide)
+        text = (tmp_path / "columns" / "curves-1e-3.svg").read_text()
+        sizes = {float(size) for size in re.findall(r"font: ([0-9.]+)px", text)}
+        assert sizes <= {7.0, 8.0}
+        assert sizes
     with pytest.raises(OptionError, match="no format"):
         write_figures(folder, tmp_path / "three", "gif")

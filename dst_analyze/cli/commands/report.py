@@ -15,12 +15,14 @@ from dst_analyze.cli.options import debug_option, open_option, run_argument
 @run_argument
 @folder("--figures", "Write each figure into this folder, too.")
 @choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")
+@click.option("--columns", type=click.IntRange(1, 2), help="With --figures: as wide as one or two columns of a paper.")
 @open_option
 @debug_option
 def report(
     run_folder: Path,
     figures: Path | None,
     format: str,  # noqa: A002 - the option's name
+    columns: int | None,
     open_page: bool,
     debug: bool,
 ) -> None:
@@ -28,7 +30,7 @@ def report(
 
     \b
     dst-analyze report reports/mymodel-1a2b3c4d --open
-    dst-analyze report reports/mymodel-1a2b3c4d --figures figures --format pdf
+    dst-analyze report reports/mymodel-1a2b3c4d --figures figures --format pdf --columns 1
     """
     from dst_analyze.cli.terminal import escape_control
     from dst_analyze.report.page import write_figures, write_report
@@ -39,7 +41,8 @@ def report(
             click.echo(escape_control(event.text), err=True)
 
     page = write_report(run_folder, listener=warn)
-    for path in (page, *(write_figures(run_folder, figures, format) if figures else ())):
+    written = write_figures(run_folder, figures, format, columns) if figures else ()
+    for path in (page, *written):
         click.echo(escape_control(str(path)))
     if open_page:
         open_in_browser(page)

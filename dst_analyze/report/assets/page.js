@@ -35,10 +35,36 @@ function startTheme(button) {
 
 if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
 
+let strips = {}; // of each layer: which rows and columns are alive
+
 function unfold(row, open) {
+  const place = find(".strips:empty", row.nextElementSibling);
+  if (place && open) drawStrips(place, strips[place.dataset.key]);
   row.classList.toggle("open", open);
   row.nextElementSibling.classList.toggle("open", open);
   find(".unfold", row).setAttribute("aria-expanded", String(open));
+}
+
+// --- channels: a strip per alpha, a digit per cell: 0 where nothing is left, f where everything is -------------------------
+
+function drawStrips(place, found) {
+  for (const side of ["rows", "columns"]) {
+    const lines = found[side].map((digits, at) => [found.alphas[at], digits, "alive"]);
+    if (side === "rows" && found.removed) lines.push(["goes", found.removed, "gone"]);
+    const grid = document.createElement("div"), head = document.createElement("b");
+    grid.className = "strip-grid";
+    head.textContent = side;
+    grid.append(head);
+    for (const [label, digits, kind] of lines) {
+      const name = document.createElement("span");
+      name.textContent = label;
+      const svg = made("svg", { viewBox: `0 0 ${digits.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" });
+      for (const run of digits.matchAll(/([1-9a-f])\1*/g))
+        made("rect", { x: run.index, width: run[0].length, height: 1, class: kind, "fill-opacity": Math.sqrt(parseInt(run[1], 16) / 15).toFixed(2) }, svg);
+      grid.append(name, svg);
+    }
+    place.append(grid);
+  }
 }
 
 // --- the ranking: sort, filter and unfold ---------------------------------------------------------------------------------
@@ -195,14 +221,24 @@ function startPicking(showAll) {
   if (rows.has(first)) pick(first);
 }
 
-// --- the picture: zoom and keyboard --------------------------------------------------------------------------------
+// --- the picture: zoom, keyboard, overview and folded blocks ------------------------------------------------------------
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function made(kind, attributes, parent) {
+  const element = document.createElementNS(SVG, kind);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  parent?.append(element);
+  return element;
+}
 
 function startCanvas(canvas) {
-  const svg = find("svg", canvas), width = svg.viewBox.baseVal.width, height = svg.viewBox.baseVal.height;
-  const links = all("a", canvas), controls = canvas.previousElementSibling;
+  const svg = find("svg", canvas), controls = canvas.parentElement.previousElementSibling;
+  const links = () => all("a[href], .fold", canvas);
   const steps = { in: () => zoom * 1.25, out: () => zoom / 1.25, whole: () => 1, fit: fitting };
   const keys = { "+": "in", "=": "in", "-": "out", 0: "fit" };
   const touches = new Map();
+  let { width, height } = svg.viewBox.baseVal;
   let zoom = 1, chosen = false, apart = 0;
 
   // The point of the picture below (x, y) of the frame stays where it is.
@@ -213,6 +249,7 @@ function startCanvas(canvas) {
     svg.style.width = `${width * zoom}px`;
     canvas.scrollLeft = (left * zoom) / before - x;
     canvas.scrollTop = (top * zoom) / before - y;
+    overview.show();
   }
   function fitting() {
     const most = parseFloat(getComputedStyle(canvas).maxHeight) || canvas.clientHeight;
@@ -226,10 +263,20 @@ function startCanvas(canvas) {
     const frame = canvas.getBoundingClientRect();
     return [event.clientX - frame.left, event.clientY - frame.top];
   }
+  function resized() {
+    ({ width, height } = svg.viewBox.baseVal);
+    chosen = true; // who unfolds a block wants to see it, not all the rest smaller
+    overview.draw();
+    overview.show();
+  }
 
+  const overview = startOverview(canvas, svg);
+  startBlocks(svg, resized);
+  overview.draw();
   all("button", controls).forEach((button) => button.addEventListener("click", () => change(button.dataset.zoom)));
   new ResizeObserver(() => {
     if (!chosen && canvas.clientWidth) show(fitting()); // the whole network, until somebody asks for a part of it
+    else overview.show();
   }).observe(canvas);
   canvas.addEventListener(
     "wheel",
@@ -272,9 +319,10 @@ function startCanvas(canvas) {
   const words = find(".find-layer", controls), found = find(".found", controls);
   words.addEventListener("input", () => {
     const wanted = words.value.toLowerCase();
-    const hits = links.filter((link) => wanted && (link.getAttribute("aria-label") ?? link.textContent).toLowerCase().includes(wanted));
-    links.forEach((link) => link.classList.toggle("hit", hits.includes(link)));
-    found.textContent = wanted ? `${hits.length} found` : "";
+    const layers = all("a[href]", canvas);
+    const hits = layers.filter((link) => wanted && (link.getAttribute("aria-label") ?? link.textContent).toLowerCase().includes(wanted));
+    layers.forEach((link) => link.classList.toggle("hit", hits.includes(link)));
+    found.textContent = wanted ? `${new Set(hits.map((link) => link.getAttribute("href"))).size} found` : "";
     if (hits.length) {
       if (zoom < 0.8) change("whole");
       hits[0].scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -282,17 +330,172 @@ function startCanvas(canvas) {
   });
 
   // One tab stop for all layers; arrow keys move between them.
-  links.forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
+  links().forEach((link, at) => link.setAttribute("tabindex", at ? "-1" : "0"));
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-    const at = links.indexOf(document.activeElement);
+    const stops = links(), at = stops.indexOf(document.activeElement);
     if (!step || at < 0) return;
     event.preventDefault();
-    const next = links[Math.min(Math.max(at + step, 0), links.length - 1)];
-    links[at].setAttribute("tabindex", "-1");
+    const next = stops[Math.min(Math.max(at + step, 0), stops.length - 1)];
+    stops[at].setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");
     next.focus();
   });
+}
+
+// A small copy of the picture, with the part that is in the frame, where the frame does not show all of it.
+function startOverview(canvas, svg) {
+  const box = document.createElement("div");
+  box.className = "overview";
+  box.hidden = true;
+  box.setAttribute("aria-hidden", "true"); // the frame itself can be scrolled with keys
+  canvas.after(box);
+  let small = null, seen = null;
+
+  function draw() {
+    const { width, height } = svg.viewBox.baseVal;
+    const side = Math.min(180 / width, 130 / height);
+    box.replaceChildren();
+    small = made("svg", { viewBox: `0 0 ${width} ${height}`, width: width * side, height: height * side });
+    for (const rect of all("rect", svg)) {
+      if (rect.closest("defs") || !rect.getAttribute("fill")) continue;
+      const group = rect.closest("[transform]"), [, x = 0, y = 0] = /\((\S+)[ ,](\S+)\)/.exec(group?.getAttribute("transform") ?? "") ?? [];
+      const at = (name) => Number(rect.getAttribute(name));
+      made("rect", { x: at("x") + Number(x), y: at("y") + Number(y), width: at("width"), height: at("height"), fill: rect.getAttribute("fill") }, small);
+    }
+    seen = made("rect", { class: "seen" }, small);
+    box.append(small);
+  }
+  function show() {
+    if (!small) return;
+    const { width } = svg.viewBox.baseVal, factor = svg.clientWidth / width || 1;
+    box.hidden = canvas.scrollWidth <= canvas.clientWidth + 8 && canvas.scrollHeight <= canvas.clientHeight + 8;
+    const frame = { x: canvas.scrollLeft / factor, y: canvas.scrollTop / factor, width: canvas.clientWidth / factor, height: canvas.clientHeight / factor };
+    for (const [name, value] of Object.entries(frame)) seen.setAttribute(name, value);
+  }
+  function go(event) {
+    if (!event.buttons) return;
+    const frame = small.getBoundingClientRect();
+    canvas.scrollLeft = ((event.clientX - frame.left) / frame.width) * canvas.scrollWidth - canvas.clientWidth / 2;
+    canvas.scrollTop = ((event.clientY - frame.top) / frame.height) * canvas.scrollHeight - canvas.clientHeight / 2;
+  }
+  box.addEventListener("pointerdown", go);
+  box.addEventListener("pointermove", go);
+  canvas.addEventListener("scroll", show);
+  return { draw, show };
+}
+
+// Rows of folded blocks unfold: the block is drawn below the rows, and what stands below moves down.
+function startBlocks(svg, resized) {
+  const runs = all("g[data-across]", svg).map((group) => {
+    const frame = find(".box", group), at = (name) => Number(frame.getAttribute(name));
+    const drawing = find("defs > g", group);
+    return {
+      group, frame, drawing, left: Number(group.dataset.left), right: Number(group.dataset.right), x: at("x"), width: at("width"),
+      bottom: at("y") + at("height"), height: at("height"), open: new Map(), grown: 0,
+    };
+  });
+  if (!runs.length) return;
+  const { width, height } = svg.viewBox.baseVal;
+  const others = all("svg > g:not(.lines)", svg.parentElement).map((group) => {
+    const rect = find("rect", group), at = (name) => Number(rect.getAttribute(name));
+    return { group, x: at("x") + at("width") / 2, y: at("y") };
+  });
+  const paths = all("svg > .lines path", svg.parentElement).map((path) => [path, path.getAttribute("d")]);
+
+  // How far a point moves down: by what the runs above it in its column have grown.
+  function moved(x, y) {
+    const above = runs.filter((run) => run.left <= x && x <= run.right && run.bottom <= y + 0.6);
+    return above.reduce((sum, run) => sum + run.grown, 0);
+  }
+  function rewritten(text) {
+    let x = 0;
+    return text.replace(/([MLVC])([^MLVC]+)/g, (_, kind, given) => {
+      const numbers = given.trim().split(/\s+/).map(Number);
+      if (kind === "V") return `V${numbers[0] + moved(x, numbers[0])}`;
+      const out = [];
+      for (let at = 0; at < numbers.length; at += 2) {
+        x = numbers[at];
+        out.push(x, numbers[at + 1] + moved(x, numbers[at + 1]));
+      }
+      if (kind === "C") out[1] = out[3] = (out[5] + last[1]) / 2; // the curve bends half-way
+      last = out.slice(-2);
+      return `${kind}${out.join(" ")}`;
+    });
+  }
+  let last = [0, 0];
+
+  function arrange() {
+    for (const run of runs) {
+      let y = run.bottom;
+      for (const [, block] of [...run.open].sort((a, b) => a[0] - b[0])) {
+        block.setAttribute("transform", `translate(${run.x + (run.width - Number(block.dataset.width)) / 2} ${y + 18})`);
+        y += Number(block.dataset.height) + 24;
+      }
+      run.grown = y - run.bottom;
+      run.frame.setAttribute("height", run.height + run.grown);
+    }
+    for (const { group, x, y } of others) {
+      const down = moved(x, y);
+      if (down) group.setAttribute("transform", `translate(0 ${down})`);
+      else group.removeAttribute("transform");
+    }
+    for (const [path, text] of paths) path.setAttribute("d", rewritten(text));
+    const grown = Math.max(...runs.map((run) => moved(run.x + run.width / 2, Infinity)));
+    svg.setAttribute("viewBox", `0 0 ${width} ${height + grown}`);
+    svg.setAttribute("height", height + grown); // its ratio counts
+    resized();
+  }
+
+  function unfolded(run, row, name) {
+    const block = run.drawing.cloneNode(true), cells = all("a[href]", run.group).filter((link) => !link.closest(".unfolded"));
+    block.setAttribute("class", "unfolded");
+    made("text", { x: Number(block.dataset.width) / 2, y: -4, "text-anchor": "middle", class: "soft" }, block).textContent = name;
+    for (const link of all("a", block)) {
+      const cell = cells[row * Number(run.group.dataset.across) + Number(link.dataset.at)], texts = all("text", link);
+      const mark = cell.getAttribute("aria-label").split(": ").at(-1);
+      for (const attribute of ["href", "aria-label"]) link.setAttribute(attribute, cell.getAttribute(attribute));
+      link.setAttribute("tabindex", "-1");
+      find("rect", link).setAttribute("fill", find("rect", cell).getAttribute("fill"));
+      texts.at(-1).textContent = texts.length > 1 ? mark : find("text", cell).textContent;
+      for (const text of texts) text.setAttribute("class", find("text", cell).getAttribute("class") ?? "");
+      link.classList.toggle("picked", cell.classList.contains("picked"));
+    }
+    return block;
+  }
+
+  for (const run of runs) {
+    const rows = all("text.soft", run.group).filter((text) => !text.closest("defs") && text.getAttribute("text-anchor") !== "middle");
+    rows.forEach((label, row) => {
+      const name = label.textContent;
+      const button = made("g", { role: "button", class: "fold", "aria-expanded": "false", "aria-label": `${name}: draw this block in full` });
+      label.replaceWith(button);
+      made("rect", { x: Number(label.getAttribute("x")) - 3, y: Number(label.getAttribute("y")) - 13, width: 6.7 * (name.length + 2) + 4, height: 17, rx: 3 }, button);
+      button.append(label);
+      function toggle() {
+        const open = run.open.has(row);
+        if (open) {
+          run.open.get(row).remove();
+          run.open.delete(row);
+        } else {
+          const block = unfolded(run, row, name);
+          run.group.append(block);
+          run.open.set(row, block);
+        }
+        button.setAttribute("aria-expanded", String(!open));
+        label.textContent = `${open ? "▸" : "▾"} ${name}`;
+        arrange();
+        run.open.get(row)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+      }
+      label.textContent = `▸ ${name}`;
+      button.addEventListener("click", toggle);
+      button.addEventListener("keydown", (event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        toggle();
+      });
+    });
+  }
 }
 
 // --- the heat map: folded by module ------------------------------------------------------------------------------
@@ -344,6 +547,7 @@ document.addEventListener("DOMContentLoaded", () => {
   all(".folding").forEach(startFolding);
   all("[data-copy]").forEach(startCopy);
   const table = find(".ranking"), slider = find("#alpha");
+  strips = data.strips ?? {};
   if (table) startPicking(startTable(table, data));
   if (slider) startCourse(slider, data);
 });

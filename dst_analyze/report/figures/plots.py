@@ -25,7 +25,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures.colours import KEPT_MAP, ink_on
-from dst_analyze.report.figures.svg import LINE, PAGE, TEXT
+from dst_analyze.report.figures.svg import LINE, PAGE, TEXT, TOOLTIP
 from dst_analyze.report.graph.drawing import Picture
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
@@ -184,22 +184,27 @@ def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
         shares = course.T
         steps = list(shares.columns)
         _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 2)
-        axes.scatter(
-            [steps.index(step) + 0.5 for _, step in resets],
-            [order.index(layer) + 0.5 for layer, _ in resets],
-            marker="x", color=PALETTE[1], s=16, linewidths=1,
-        )  # fmt: skip
+        for layer, step in resets:
+            place = [steps.index(step) + 0.5], [order.index(layer) + 0.5]
+            axes.plot(*place, "x", color=PALETTE[1], markersize=4, gid=_reset_words(layer, step))
     else:
         for number, layer in enumerate(order):
             axes.plot(course.index, 100 * course[layer], label=axis_name(layer), **_line_style(number))
         for layer, step in resets:
             colour = PALETTE[order.index(layer) % len(PALETTE)]
-            axes.plot([step], [100 * course.at[step, layer]], "x", color=colour, markersize=6)
+            place = [step], [100 * course.at[step, layer]]
+            axes.plot(*place, "x", color=colour, markersize=6, gid=_reset_words(layer, step))
         axes.set(ylim=(0, 102), ylabel="remaining %")
         if order:
             axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, handlelength=2.6)
     axes.set_xlabel("step")
     return axes
+
+
+def _reset_words(layer: str, step: float) -> str:
+    """Return the tooltip of a reset."""
+    what = "had come down to 1 % of its weights, so its thresholds were set back to zero and its weights came back"
+    return f"{TOOLTIP}{axis_name(layer)} at step {step:,.0f}: it {what}"
 
 
 def _reset_at(frame: pd.DataFrame, order: Sequence[str]) -> list[tuple[str, float]]:
@@ -222,6 +227,12 @@ def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> N
             for number, (_, run) in enumerate(at.dropna(subset=[name]).groupby("seed")):
                 named = label if number == 0 else "_"  # matplotlib leaves "_" out of the legend
                 axes.plot(run["step"], scale * run[name], color=colour, linestyle=dashes, label=named)
+        known = scale * main[name].dropna()  # all alphas and the dense model have the same axes, to be compared
+        if len(known):
+            low, high = float(known.min()), float(known.max())
+            room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+            axes.set_ylim(low - room, high + room)
+            axes.set_xlim(0, 1.02 * float(main["step"].max()))
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
     loss.set_ylabel("training loss")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -24,6 +26,13 @@ from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 FORMATS = ("svg", "png", "pdf")
+WIDTHS = {1: 3.5, 2: 7.16}
+"""Width of one and two columns of a paper in inches, as IEEE and ACM have them."""
+_NARROW, _MOST_BESIDE = 4.0, 2
+_PAPER: dict[Any, Any] = {
+    "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
+    "legend.fontsize": 7, "lines.linewidth": 1.0,
+}  # fmt: skip
 _BAR = 0.75  # room for the labels of a colour bar in inches
 _LETTER = 0.07  # width of an axis label's character in inches
 
@@ -97,9 +106,19 @@ def graph(picture: Picture) -> Figure:
 
 
 def write_figures(
-    folder: Path, kind: str, record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
+    folder: Path,
+    kind: str,
+    record: SweepRecord,
+    ranking: Ranking,
+    plan: SlimPlan | None,
+    picture: Picture | None,
+    *,
+    columns: int | None = None,
 ) -> list[Path]:
-    """Write every figure of a run as a file; the same run gives the same bytes."""
+    """Write every figure of a run as a file; the same run gives the same bytes.
+
+    With ``columns`` each is as wide as one or two columns of a paper, with text of 7 to 8 points.
+    """
     if kind not in FORMATS:
         raise OptionError(f"there is no format {kind!r}", place="--format", hint=f"formats: {', '.join(FORMATS)}")
     with writing(folder):
@@ -107,10 +126,33 @@ def write_figures(
     paths = []
     for name, draw in _figures_of(record, ranking, plan, picture):
         path = folder / f"{name}.{kind}"
-        with plots.styled(page=False), writing(path):
-            draw().savefig(path, dpi=200, metadata=_UNDATED[kind])
+        with plots.styled(page=False), rc_context(_PAPER if columns else {}), writing(path):
+            figure = draw()
+            if columns:
+                _fit(figure, WIDTHS[columns], keep_shape=name == "graph")
+            figure.savefig(path, dpi=300 if columns else 200, metadata=_UNDATED[kind])
         paths.append(path)
     return paths
+
+
+def _fit(figure: Figure, width: float, *, keep_shape: bool) -> None:
+    """Give a figure the width of columns, with its labels within."""
+    wide, high = figure.get_size_inches()
+    if keep_shape:  # a drawing, whose text shrinks with it
+        for text in figure.axes[0].texts:
+            text.set_fontsize(text.get_fontsize() * min(1.0, width / wide))
+        figure.set_size_inches(min(width, wide), high * min(1.0, width / wide))
+        return
+    several = len(figure.axes) > 1 and width < _NARROW
+    figure.set_size_inches(width, high * (1.0 if several else min(1.0, max(0.72, width / wide))))
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        if legend is not None and width < _NARROW and len(legend.get_texts()) > _MOST_BESIDE:
+            handles, labels = axes.get_legend_handles_labels()
+            legend.remove()
+            figure.set_size_inches(width, figure.get_figheight() + 0.16 * math.ceil(len(labels) / 2))
+            figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figure.set_layout_engine("constrained")
 
 
 _UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}

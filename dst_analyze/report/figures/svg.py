@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 
 # Placeholders that CSS colours replace, so that one figure serves light and dark pages.
 TEXT, PAGE, LINE = "#0a0b0c", "#fafbfc", "#c0c1c2"
+TOOLTIP = "tooltip:"
+"""The beginning of an artist's gid whose rest becomes its tooltip on the page."""
 _COLOURS = {TEXT: "currentColor", PAGE: "var(--page)", LINE: "var(--line)"}
 _HREF = "{http://www.w3.org/1999/xlink}href"
 _NUMBER = re.compile(r"-?\d*\.\d+(?:e-?\d+)?")
@@ -72,11 +74,13 @@ class _Writer:
             return
         attributes = dict(self._attributes(element, tag))
         inner = "".join(part for child in element for part in self.written(child))
+        if inner and element.get("id", "").startswith(TOOLTIP):
+            inner = f"<title>{escape(element.get('id', '').removeprefix(TOOLTIP))}</title>{inner}"
         text = str(escape(element.text)) if tag in ("text", "tspan") and element.text else ""
         invisible = tag == "path" and attributes.get("class") == self._styles.name("fill:none")
         if invisible or (tag in ("g", "defs") and not inner):
             return
-        if tag == "g" and not attributes:
+        if tag == "g" and not attributes and not inner.startswith("<title>"):
             yield inner
         else:
             head = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())

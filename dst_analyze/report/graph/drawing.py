@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dst_analyze.ranking.formats.serialize import rank_text, signed
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures.colours import ink_on, shade
+from dst_analyze.report.graph.columns import Column, Columns, in_columns
 from dst_analyze.report.graph.layout import Point, layered
 from dst_analyze.report.graph.structure import Part, Structure
 from dst_analyze.text import elide, shorten_middle
@@ -46,6 +47,7 @@ class Cell:
     fill: str
     ink: str
     words: tuple[Word, ...]
+    mark: str = ""  # all that is known of the layer, in a few words
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,14 @@ class Box:
     height: float
     words: tuple[Word, ...] = ()
     cells: tuple[Cell, ...] = ()
+    block: Picture | None = None  # of folded blocks: one of them drawn in full, with the texts of the first
+    across: int = 0  # layers of one folded block
+    column: Column | None = None  # where the box stands
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The whole drawing; ``lines`` are the points of each line, curved between layers."""
+    """The whole drawing; ``lines`` are curved between layers, ``turns`` lead from column to column."""
 
     width: float
     height: float
@@ -72,10 +77,13 @@ class Picture:
     lines: tuple[tuple[Point, ...], ...]
     limit: float  # the redundancy at the end of the colours
     folded: bool
+    turns: tuple[tuple[Point, ...], ...] = ()
 
     @property
     def paths(self) -> Iterator[str]:
         """The lines as SVG path data."""
+        for turn in self.turns:
+            yield "".join(f"{'L' if at else 'M'}{x:.0f} {y:.0f}" for at, (x, y) in enumerate(turn))
         for points in self.lines:
             x, y = points[0]
             parts = [f"M{x:.0f} {y:.0f}"]
@@ -87,18 +95,39 @@ class Picture:
             yield "".join(parts)
 
 
-def picture_of(structure: Structure, ranking: Ranking, widths: Mapping[str, tuple[int, int]] | None = None) -> Picture:
-    """Return the structure as a drawing, its layers coloured by the ranking; ``widths`` are before and after."""
-    marks = _LayerMarks(ranking, widths or {})
+def picture_of(
+    structure: Structure,
+    ranking: Ranking,
+    widths: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    room: Point | None = None,
+) -> Picture:
+    """Return the structure as a drawing, its layers coloured by the ranking; ``widths`` are before and after.
+
+    With the ``room`` of a frame a tall drawing stands in columns.
+    """
+    return _arranged(structure, _LayerMarks(ranking, widths or {}), room)
+
+
+def _arranged(structure: Structure, marks: _LayerMarks, room: Point | None) -> Picture:
     drafts = [_draft(part, marks) for part in structure.parts]
-    layout = layered([(box.width, box.height) for box in drafts], structure.lines)
-    boxes = tuple(
-        _moved(box, x + _MARGIN, y + _MARGIN)
-        for box, (x, y) in zip(drafts, (layout.corners[at] for at in range(len(drafts))), strict=True)
+    sizes = [(box.width, box.height) for box in drafts]
+    found = layered(sizes, structure.lines)
+    arranged = in_columns(found, sizes, room) if room is not None else Columns(found, (Column(0.0, found.width),), ())
+    layout = arranged.layout
+    columns = [Column(column.left + _MARGIN, column.right + _MARGIN) for column in arranged.columns]
+    boxes = []
+    for at, box in enumerate(drafts):
+        x, y = layout.corners[at]
+        middle = x + _MARGIN + box.width / 2
+        column = next((one for one in columns if one.left <= middle <= one.right), columns[-1])
+        boxes.append(replace(_moved(box, x + _MARGIN, y + _MARGIN), column=column))
+    lines, turns = (
+        tuple(tuple((x + _MARGIN, y + _MARGIN) for x, y in points) for points in given)
+        for given in (layout.lines.values(), arranged.turns)
     )
-    lines = tuple(tuple((x + _MARGIN, y + _MARGIN) for x, y in points) for points in layout.lines.values())
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
-    return Picture(width, height, boxes, lines, marks.limit, structure.folded)
+    return Picture(width, height, tuple(boxes), lines, marks.limit, structure.folded, turns)
 
 
 class _LayerMarks:
@@ -131,7 +160,18 @@ class _LayerMarks:
         fill = shade((self.value(layer) / self.limit + 1) / 2, given=True)
         middle, first = x + size[0] / 2, y + size[1] / 2 + 4 - 7 * (len(lines) - 1)
         words = tuple(Word(middle, first + 14 * at, line, "middle") for at, line in enumerate(lines))
-        return Cell(layer, x, y, *size, fill, ink_on(fill), words)
+        return Cell(layer, x, y, *size, fill, ink_on(fill), words, self.long(layer))
+
+
+class _BlockMarks(_LayerMarks):
+    """The text of a block that stands for all that are built like it: with room for the longest."""
+
+    def __init__(self, marks: _LayerMarks, longest: Mapping[str, str]) -> None:
+        self._widths, self._rows, self.limit = marks._widths, marks._rows, marks.limit
+        self._longest = longest
+
+    def long(self, layer: str) -> str:
+        return self._longest[layer]
 
 
 def _draft(part: Part, marks: _LayerMarks) -> Box:
@@ -143,7 +183,13 @@ def _draft(part: Part, marks: _LayerMarks) -> Box:
         return Box(part.kind, tip, 0, 0, width, height, (Word(width / 2, 16, text, "middle"),))
     if part.columns == ("",) and part.kind == "layers":
         return _single(part, marks)
-    return _panel(part, marks)
+    box = _panel(part, marks)
+    if part.block is None:
+        return box
+    longest = {
+        first: max((marks.long(row[at]) for _, row in part.rows), key=len) for at, first in enumerate(part.rows[0][1])
+    }
+    return replace(box, block=_arranged(part.block, _BlockMarks(marks, longest), None), across=len(part.columns))
 
 
 def _single(part: Part, marks: _LayerMarks) -> Box:
@@ -158,7 +204,8 @@ def _panel(part: Part, marks: _LayerMarks) -> Box:
     """Return a box for layers of one module, or for folded blocks with a row each."""
     columns = [shorten_middle(column, _LONGEST_COLUMN) for column in part.columns]
     labels = [shorten_middle(label, _LONGEST_NAME) for label, _ in part.rows]
-    beside = max((CHAR * len(label) + 10 for label in labels if label), default=0.0)
+    room = 10 + (2 * CHAR if part.block else 0)  # for the sign before a block that can be unfolded
+    beside = max((CHAR * len(label) + room for label in labels if label), default=0.0)
     widths = [max(52.0, CHAR * len(column) + 10) for column in columns]
     head = 2 * _LINE if any(columns) else _LINE
     stack = max(_TALLEST, math.ceil(len(part.rows) / _MOST_STACKS))
@@ -183,5 +230,5 @@ def _moved(box: Box, x: float, y: float) -> Box:
     def words(given: Sequence[Word]) -> tuple[Word, ...]:
         return tuple(Word(w.x + x, w.y + y, w.text, w.anchor, w.soft) for w in given)
 
-    cells = tuple(Cell(c.layer, c.x + x, c.y + y, c.width, c.height, c.fill, c.ink, words(c.words)) for c in box.cells)
-    return Box(box.kind, box.title, x, y, box.width, box.height, words(box.words), cells)
+    cells = tuple(replace(cell, x=cell.x + x, y=cell.y + y, words=words(cell.words)) for cell in box.cells)
+    return replace(box, x=x, y=y, words=words(box.words), cells=cells)

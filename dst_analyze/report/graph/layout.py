@@ -26,6 +26,7 @@ class Layout:
     lines: Mapping[tuple[int, int], tuple[Point, ...]]
     width: float
     height: float
+    rows: tuple[Point, ...]  # top and bottom of each row of boxes
 
 
 def layered(sizes: Sequence[tuple[float, float]], lines: Sequence[tuple[int, int]]) -> Layout:
@@ -55,7 +56,8 @@ def layered(sizes: Sequence[tuple[float, float]], lines: Sequence[tuple[int, int
             depth = node[1]
             points += [(x[node] - left, tops[depth]), (x[node] - left, tops[depth] + heights[depth])]
         drawn[source, target] = (*points, (x[target] - left, corners[target][1]))
-    return Layout(corners, drawn, right - left, tops[-1] + heights[-1] if rows else 0.0)
+    ends = tuple((top, top + height) for top, height in zip(tops, heights, strict=True))
+    return Layout(corners, drawn, right - left, ends[-1][1] if ends else 0.0, ends)
 
 
 def _with_lanes(

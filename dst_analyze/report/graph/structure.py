@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ class Part:
     place: str = ""
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    block: Structure | None = None  # of a run: how its first block is built
 
     @property
     def layers(self) -> Iterator[str]:
@@ -64,9 +65,10 @@ def structure_of(graph: ModelGraph, skipped: Collection[SkippedLayer] = (), *, f
         return None
     runs = _Folding(graph, drawn).runs() if fold else []
     parts = {number: _part(graph.nodes[number], drawn.in_degree(number)) for number in drawn}
-    for run in runs:
+    blocks = [_block(graph, drawn, run) for run in runs]
+    for run, block in zip(runs, blocks, strict=True):
         _contract(drawn, run)
-        parts[run.first] = _folded(graph, run)
+        parts[run.first] = _folded(graph, run, block)
     order = list(nx.lexicographical_topological_sort(drawn))
     places = {number: place for place, number in enumerate(order)}
     lines = sorted((places[a], places[b]) for a, b in drawn.edges)
@@ -179,7 +181,7 @@ class _Folding:
 
     def _foldable(self, run: _Run) -> bool:
         """Return True if the run has layers and folding it makes no cycle."""
-        if not any(self._nodes[node].layers for node in run.nodes):
+        if not any(self._nodes[node].layers for node in run.nodes) or self._leads_apart(run):
             return False
         self._tries += 1
         if self._tries > _MOST_TRIES:
@@ -190,6 +192,15 @@ class _Folding:
             return False
         self._trial = trial
         return True
+
+    def _leads_apart(self, run: _Run) -> bool:
+        """Return True if paths lead from its blocks to different places, as in a U-Net: folded, they would be one."""
+        inside = set(run.nodes)
+        targets = [
+            {target for node in nodes for target in self._drawn.successors(node) if target not in inside}
+            for _, nodes in run.blocks
+        ]
+        return any(one and one != targets[-1] for one in targets)
 
 
 def _contract(graph: nx.DiGraph, run: _Run) -> None:
@@ -203,7 +214,21 @@ def _contract(graph: nx.DiGraph, run: _Run) -> None:
     graph.add_edges_from((run.first, target) for target in after)
 
 
-def _folded(graph: ModelGraph, run: _Run) -> Part:
+def _block(graph: ModelGraph, drawn: nx.DiGraph, run: _Run) -> Structure | None:
+    """Return how the first block of a run is built, between an end for what comes in and one for what goes out."""
+    path, nodes = run.blocks[0]
+    if len(nodes) < 2:
+        return None
+    place = {node: at for at, node in enumerate(nodes, 1)}
+    last = len(nodes) + 1
+    lines = {(place.get(a, 0), place[b]) for b in nodes for a in drawn.predecessors(b)}
+    lines |= {(place[a], last) for a in nodes if any(b not in place for b in drawn.successors(a))}
+    parts = [_part(graph.nodes[node], drawn.in_degree(node)) for node in nodes]
+    parts = [replace(part, title=part.title.removeprefix(path).lstrip(".") or part.title) for part in parts]
+    return Structure((Part("end", "in"), *parts, Part("end", "out")), tuple(sorted(lines)))
+
+
+def _folded(graph: ModelGraph, run: _Run, block: Structure | None) -> Part:
     def layers(nodes: Sequence[int]) -> tuple[str, ...]:
         return tuple(name for node in nodes for name in graph.nodes[node].layers)
 
@@ -212,4 +237,4 @@ def _folded(graph: ModelGraph, run: _Run) -> Part:
     columns = tuple(name.removeprefix(first).lstrip(".") for name in names)
     rows = tuple((path, layers(members)) for path, members in run.blocks)
     what = "blocks" if len(nodes) > 1 else "layers"
-    return Part("run", f"{len(rows)} {what} alike", columns=columns, rows=rows)
+    return Part("run", f"{len(rows)} {what} alike", columns=columns, rows=rows, block=block)

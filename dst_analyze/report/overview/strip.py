@@ -19,7 +19,7 @@ from dst_analyze.text import shorten_middle
 _MOST_BLOCKS, _MOST_SEGMENTS = 200, 16
 _LETTERS, _LETTERS_PHONE = 110, 34  # that fit below the strip
 _HEIGHT, _STEP, _GAP = 100.0, 10.0, 1.2
-_OUT_SECOND = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")  # outputs are the second axis
+OUT_SECOND = ("Conv1D", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")  # outputs are the second axis
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def layer_widths(layers: pd.DataFrame, plan: SlimPlan | None) -> dict[str, tuple
         shape = json.loads(row.shape)
         if len(shape) < 2:
             continue
-        width = int(shape[1 if row.kind in _OUT_SECOND else 0])
+        width = int(shape[1 if row.kind in OUT_SECOND else 0])
         known = shares.get(row.layer, [1.0])
         found[str(row.layer)] = width, round(width * sum(known) / len(known))
     return found
