@@ -12,6 +12,7 @@ from typing import TypeVar
 from torch import fx
 
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.errors import FolderError
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.model.user_errors import headline
 from dst_analyze.ranking.result import Ranking
