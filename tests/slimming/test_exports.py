@@ -90,7 +90,7 @@ def _result(traced, plan, slim, ranking):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, inline_module):
     """A run of a model file by the command line, with its suggestion in every format."""
     home = tmp_path_factory.mktemp("home")
     (home / "net.py").write_text(NET)
