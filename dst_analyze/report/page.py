@@ -126,8 +126,8 @@ def write_figures(run_folder: Path | str, folder: Path, kind: str) -> list[Path]
     """Write the report's figures as files (svg, png or pdf) and return their paths."""
     record = read_run(run_folder)
     ranking = rank_run(record)
-    plan = read_suggestion(record).plan
-    return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking))
+    kept = read_suggestion(record)
+    return sized.write_figures(folder, kind, record, ranking, kept.plan, read_picture(record, ranking), kept.ladder)
 
 
 def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSuggestion | None = None) -> str:

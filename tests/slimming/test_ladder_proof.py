@@ -134,6 +134,8 @@ def test_a_ladder_is_proven_kept_and_shown(tmp_path, monkeypatch, capsys, inline
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Score by size" in page
     assert all(sentence in page for sentence in found.verdicts.values())
+    assert main(["report", "run", "--figures", "drawn", "--format", "svg"]) == 0
+    assert (tmp_path / "drawn" / "ladder.svg").exists()
     before = (tmp_path / "run" / "ladder.json").read_bytes()
     (tmp_path / "run" / "ladder.json").write_text(before.decode().replace('"steps": 30', '"steps": 31'))
     assert main(["m.py", *options, "--resume"]) == 0  # damaged, so it is left out and removed
