@@ -130,8 +130,8 @@ def write_figures(run_folder: Path | str, folder: Path, kind: str, columns: int 
     """Write the report's figures as files (svg, png or pdf), for one or two columns of a paper; return their paths."""
     record = read_run(run_folder)
     ranking = rank_run(record)
-    plan = read_suggestion(record).plan
-    return sized.write_figures(folder, kind, record, ranking, plan, read_picture(record, ranking), columns=columns)
+    kept, picture = read_suggestion(record), read_picture(record, ranking)
+    return sized.write_figures(folder, kind, record, ranking, kept.plan, picture, kept.ladder, columns=columns)
 
 
 def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSuggestion | None = None) -> str:

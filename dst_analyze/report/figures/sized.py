@@ -19,11 +19,13 @@ from dst_analyze.errors import OptionError
 from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures import plots
+from dst_analyze.report.figures.ladder import ladder_figure
 from dst_analyze.report.figures.svg import Styles, svg_of
 from dst_analyze.report.graph.drawing import Picture
 from dst_analyze.run.files.atomic_io import writing
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.proof.ladder_result import LadderProof
 
 FORMATS = ("svg", "png", "pdf")
 WIDTHS = {1: 3.5, 2: 7.16}
@@ -112,6 +114,7 @@ def write_figures(
     ranking: Ranking,
     plan: SlimPlan | None,
     picture: Picture | None,
+    ladder: LadderProof | None = None,
     *,
     columns: int | None = None,
 ) -> list[Path]:
@@ -124,7 +127,7 @@ def write_figures(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, draw in _figures_of(record, ranking, plan, picture):
+    for name, draw in _figures_of(record, ranking, plan, picture, ladder):
         path = folder / f"{name}.{kind}"
         with plots.styled(page=False), rc_context(_PAPER if columns else {}), writing(path):
             figure = draw()
@@ -159,7 +162,7 @@ _UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
 
 def _figures_of(
-    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None
+    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None, ladder: LadderProof | None
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
     yield "pattern", partial(pattern, record, ranking)
     yield "ratios", partial(plots.ratios_figure, record, ranking)
@@ -170,6 +173,8 @@ def _figures_of(
         yield "widths", partial(widths, plan)
     if picture is not None:
         yield "graph", partial(graph, picture)
+    if ladder is not None:
+        yield "ladder", partial(ladder_figure, ladder)
 
 
 def canvas(
