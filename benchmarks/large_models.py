@@ -83,9 +83,9 @@ MODELS: dict[str, Callable[[], Made]] = {
 STAGES = ("build", "trace", "couple", "mask", "suggest", "report")
 
 
-def measure(name: str) -> list[dict[str, object]]:
-    """Return one row per stage."""
-    rows: list[dict[str, object]] = []
+def measure(name: str, say: Callable[[dict[str, object]], None]) -> None:
+    """Say one row per stage, as soon as it is done."""
+    facts: dict[str, object] = {"model": name}
 
     def stage(what: str, run: Callable[[], Any]) -> Any:
         started = time.process_time()
@@ -95,15 +95,18 @@ def measure(name: str) -> list[dict[str, object]]:
             found, note = None, error.cause
         seconds = time.process_time() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        rows.append({"stage": what, "seconds": round(seconds, 2), "peak_gb": round(peak / 1e9, 2), "note": note})
+        measured = {"seconds": round(seconds, 2), "peak_gb": round(peak / 1e9, 2), "note": note}
+        say({**facts, "stage": what, **measured})
         return found
 
     torch.manual_seed(0)
     make = MODELS.get(name) or (lambda: perceptron(int(name)))
     model, inputs = stage("build", make)
+    facts["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     traced = stage("trace", lambda: trace_model(model, inputs))
     if traced is None:
-        return [{"model": name, **row} for row in rows]
+        return
+    facts["layers"] = len(traced.layers)
     coupling = stage("couple", lambda: couple_channels(traced))
     masked = stage("mask", lambda: mask_model(traced, form="modules"))
     del masked
@@ -114,8 +117,6 @@ def measure(name: str) -> list[dict[str, object]]:
         names = [layer.name for layer in traced.layers]
         run = made_run(Path(scratch) / "run", names, graph=summarize_graph(traced), readings=4)
         stage("report", lambda: write_report(run.folder))
-    params = sum(parameter.numel() for parameter in model.parameters())
-    return [{"model": name, "layers": len(traced.layers), "parameters": params, **row} for row in rows]
 
 
 def ratios(layers: list[str], params: list[int]) -> pd.DataFrame:
@@ -141,16 +142,23 @@ def main() -> None:
     torch.set_num_threads(1)
     columns = ("model", "layers", "parameters", "stage", "seconds", "peak_gb", "note")
     if given.one:
-        for row in measure(given.one):
+
+        def show(row: dict[str, object]) -> None:
             print(*(str(row.get(column, "")).replace(",", ";") for column in columns), sep=",", flush=True)
+
+        measure(given.one, show)
         return
     lines = [",".join(columns)]
     print(lines[0])
     names = [str(depth) for depth in given.depths] or given.model or list(MODELS)
     for name in names:
-        done = subprocess.run([sys.executable, __file__, "--one", name], stdout=subprocess.PIPE, text=True, check=True)
-        print(done.stdout, end="", flush=True)
-        lines += done.stdout.splitlines()
+        with subprocess.Popen([sys.executable, __file__, "--one", name], stdout=subprocess.PIPE, text=True) as running:
+            assert running.stdout is not None
+            for line in running.stdout:
+                print(line, end="", flush=True)
+                lines.append(line.rstrip())
+        if running.returncode:
+            raise SystemExit(f"{name} ended with {running.returncode}")
     if given.out:
         Path(given.out).write_text("\n".join(lines) + "\n")
 

@@ -1,10 +1,11 @@
 """Models on `meta` whose code reads values that follow from sizes alone."""
 
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
-from dst_analyze import couple_channels, trace_model
+from dst_analyze import couple_channels, rank_layers, suggest_widths, trace_model
 from dst_analyze.errors import ModelError
 from dst_analyze.model.loading.torchvision_compat import torchvision_module
 from dst_analyze.model.meta_values import MetaValues
@@ -17,7 +18,7 @@ class Positions(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed, self.hidden, self.out = nn.Embedding(20, 8), nn.Linear(8, 12), nn.Linear(12, 5)
+        self.embed, self.hidden, self.out = nn.Embedding(20, 8), nn.Linear(8, 32), nn.Linear(32, 5)
 
     def forward(self, tokens):
         x = self.embed(tokens)
@@ -62,10 +63,22 @@ def test_llama_on_meta_is_traced_as_on_the_cpu():
     found = []
     for device in ("meta", "cpu"):
         with torch.device(device):
-            model = transformers.LlamaForCausalLM(config)
-            found.append(facts(model, {"input_ids": torch.zeros(2, 6, dtype=torch.long)}))
+            model, tokens = transformers.LlamaForCausalLM(config), torch.zeros(2, 6, dtype=torch.long)
+        found.append(facts(model, {"input_ids": tokens}))
     assert found[0] == found[1]
     assert len(found[0][0]) == 15
+
+
+def test_widths_are_suggested_without_values():
+    rows = [(layer, alpha, ratio) for alpha in (1, 2) for layer, ratio in (("hidden", 0.4 / alpha), ("out", 0.8))]
+    ranking = rank_layers(pd.DataFrame(rows, columns=["layer", "alpha", "remaining"]))
+    tokens = torch.zeros(2, 6, dtype=torch.long)
+    found = [
+        [(group.group, group.width, group.new_width) for group in suggest_widths(trace_model(*each), ranking).groups]
+        for each in ((Positions().to("meta"), tokens.to("meta")), (Positions(), tokens))
+    ]
+    assert found[0] == found[1]
+    assert any(new < old for _, old, new in found[0])
 
 
 def test_what_depends_on_weights_is_an_error_that_names_the_line():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -264,12 +265,28 @@ class Cost:
         for name, axes in self._axes.items():
             for group in {group for family in axes for group in family} & self._using.keys():
                 self._using[group].append(name)
+        # The same as arrays, as widths are found by counting thousands of times. One entry for each group of each axis;
+        # the last column stands for what is in no group.
+        column = {name: at for at, name in enumerate(self._widths)}
+        families = [[family or {"": 1.0} for family in axes or [{}]] for axes in self._axes.values()]
+        flat = [family for axes in families for family in axes]
+        entries = [(column.get(name, len(column)), weight) for family in flat for name, weight in family.items()]
+        self._column, self._weight = np.array([at for at, _ in entries], dtype=int), np.array([w for _, w in entries])
+        self._family = _starts(map(len, flat))
+        self._parameter = _starts(map(len, families))
+        self._cost = np.array(list(self._costs.values()), dtype=float)
         self._inside = self.of({})
 
     def of(self, widths: Mapping[str, float]) -> float:
         """Return the cost at given widths; groups that are not named have their full width."""
-        part = self._parts(widths)
-        return self._fixed + sum(cost * _left(self._axes[name], part) for name, cost in self._costs.items())
+        return self._fixed + float(self._left(self._parts(widths))[1].sum())
+
+    def _left(self, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the share that is left of each axis, and the cost of each parameter."""
+        if not len(self._cost):
+            return np.ones(0), np.zeros(0)
+        axes = np.add.reduceat(self._weight * parts[self._column], self._family)
+        return axes, self._cost * np.multiply.reduceat(axes, self._parameter)
 
     @property
     def whole(self) -> float:
@@ -293,18 +310,15 @@ class Cost:
 
     def dependent_shares(self, widths: Mapping[str, float]) -> dict[str, float]:
         """Return the share of the model's cost that depends on each group: its derivative by the group's width."""
-        part, found = self._parts(widths), dict.fromkeys(self._widths, 0.0)
-        for name, cost in self._costs.items():
-            left = cost * _left(self._axes[name], part)
-            for family in self._axes[name]:
-                whole = sum(weight * part.get(group, 1.0) for group, weight in family.items())
-                for group, weight in family.items():
-                    if group in found:
-                        found[group] += left * weight * part[group] / whole
-        return {name: max(cost / self._inside, 1e-12) for name, cost in found.items()}
+        parts = self._parts(widths)
+        axes, costs = self._left(parts)
+        of_axis = np.repeat(costs, np.diff(self._parameter, append=len(axes))) / axes
+        of_entry = np.repeat(of_axis, np.diff(self._family, append=len(self._weight)))
+        found = np.bincount(self._column, of_entry * self._weight * parts[self._column], len(parts))
+        return {name: max(float(cost) / self._inside, 1e-12) for name, cost in zip(self._widths, found, strict=False)}
 
-    def _parts(self, widths: Mapping[str, float]) -> dict[str, float]:
-        return {name: widths.get(name, whole) / whole for name, whole in self._widths.items()}
+    def _parts(self, widths: Mapping[str, float]) -> np.ndarray:
+        return np.array([*(widths.get(name, whole) / whole for name, whole in self._widths.items()), 1.0])
 
 
 @dataclass(frozen=True)
@@ -323,11 +337,9 @@ class Budget:
         return self.cost.change(widths, group, width) / (self.share * self.cost.whole)
 
 
-def _left(families: Sequence[Mapping[str, float]], part: Mapping[str, float]) -> float:
-    share = 1.0
-    for family in families:
-        share *= sum(weight * part.get(name, 1.0) for name, weight in family.items())
-    return share
+def _starts(lengths: Iterable[int]) -> np.ndarray:
+    """Return where each part begins in a row of parts of these lengths."""
+    return np.array([0, *accumulate(lengths)][:-1], dtype=int)
 
 
 def _shares(units: list[int], group_of: Mapping[int, Group]) -> dict[str, float]:

@@ -118,7 +118,8 @@ def plan_of(
 ) -> SlimPlan:
     """Return the plan for widths in units; each group loses its least dense units, of equals the smallest weights."""
     assert traced.graph_module is not None
-    weights = {name: p.detach() for name, p in traced.graph_module.named_parameters()}
+    # Without values, as on `meta`, units of equal density keep their order.
+    weights = {name: p.detach() for name, p in traced.graph_module.named_parameters() if not p.is_meta}
     groups = []
     for group in coupling.removable:
         width = widths[group.name]
