@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from pathlib import Path
 
 from dst_analyze.errors import FolderError
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.files.atomic_io import as_named
 from dst_analyze.run.reader import read_csv
+
+_LONGEST = 2_000  # letters of a line that is looked at
+_SHAPE = "shape ("  # of a parameter of the user's own: no call
 
 
 def read_changes(path: Path | None) -> dict[str, str]:
@@ -32,9 +36,7 @@ def read_changes(path: Path | None) -> dict[str, str]:
 def _statement(said: str, line: str, before: str) -> str:
     """Return a changed line below a comment as valid Python: what is no statement, such as a shape, is a comment."""
     said, line, before = (" ".join(text.splitlines()) for text in (said, line, before))
-    try:
-        compile(line, "a changed line", "exec", ast.PyCF_ONLY_AST)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if not _is_python(line):
         line = f"# {line}"
     return f"# {said}\n{line}  # was {before}"
 
@@ -43,3 +45,15 @@ def _file_and_line(place: str) -> tuple[str, int]:
     """Return the order of a place such as ``Block.__init__, model.py:12`` among others; none comes last."""
     file, _, number = place.rpartition(", ")[2].rpartition(":")
     return (file, int(number)) if number.isdecimal() else ("\uffff", 0)
+
+
+def _is_python(line: str) -> bool:
+    if len(line) > _LONGEST or line.startswith(_SHAPE):
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd escapes in strings: they are the user's own
+        try:
+            compile(line, "a changed line", "exec", ast.PyCF_ONLY_AST)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+    return True

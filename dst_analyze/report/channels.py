@@ -15,13 +15,15 @@ from dst_analyze.errors import FolderError
 from dst_analyze.report.overview.strip import OUT_SECOND
 from dst_analyze.run.files.masks import read_masks
 from dst_analyze.run.files.paths import MASKS, trial_folder
+from dst_analyze.run.files.safe_read import is_there
 from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 _MOST_CELLS, _FEWEST_CELLS = 128, 16  # of a strip
-_MOST_DIGITS = 100_000  # of all strips on a page, one a cell
+_MOST_DIGITS = 5_000  # of all strips on a page, one a cell; of very many layers more
 _MOST_ALPHAS = 8
 _LEVELS = 15
+_MOST_BYTES = 32 * 2**20  # of a trial's masks, eight weights each: more would take the report gigabytes
 
 Shares = npt.NDArray[np.float64]
 
@@ -31,12 +33,22 @@ class Channels:
     """What is alive of a layer: sentences, and strips for the page's script."""
 
     words: tuple[str, ...]
-    strips: dict[str, Any]
+    strips: tuple[Any, ...]  # rows and columns by alpha, and the rows that go
+
+
+def strip_alphas(record: SweepRecord) -> list[float]:
+    """Return the alphas of the strips, from the weakest to the strongest: fewer where there are many layers."""
+    alphas = [alpha for alpha in record.alphas if record.at(alpha)]
+    most = min(len(alphas), _MOST_ALPHAS, max(2, _MOST_DIGITS // (2 * _FEWEST_CELLS * max(len(record.layers), 1))))
+    return [alphas[at] for at in np.linspace(0, len(alphas) - 1, most).round().astype(int)]
 
 
 def channels_of(record: SweepRecord, plan: SlimPlan | None) -> dict[str, Channels]:
-    """Return what is alive of each layer, in the first seed's trials; empty if no masks were kept, or damaged ones."""
-    alphas = _some([alpha for alpha in record.alphas if record.at(alpha)])
+    """Return what is alive of each layer, in the first seed's trials.
+
+    Empty if no masks were kept, or damaged ones, or very many.
+    """
+    alphas = strip_alphas(record)
     kinds = dict(zip(record.layers["layer"], record.layers["kind"], strict=True))
     try:
         found = [_alive(record, min(record.at(alpha), key=lambda trial: trial.seed), kinds) for alpha in alphas]
@@ -50,14 +62,11 @@ def channels_of(record: SweepRecord, plan: SlimPlan | None) -> dict[str, Channel
     return {name: _channels([one[name] for one in found], labels, removed.get(name, ()), most) for name in names}
 
 
-def _some(alphas: list[float]) -> list[float]:
-    places = np.linspace(0, len(alphas) - 1, min(len(alphas), _MOST_ALPHAS)).round().astype(int)
-    return [alphas[at] for at in places]
-
-
 def _alive(record: SweepRecord, trial: TrialResult, kinds: Mapping[str, str]) -> dict[str, tuple[Shares, Shares]]:
     """Return the share of its weights that each row and each column keeps, by layer."""
     path = trial_folder(record.folder, trial.key) / MASKS
+    if is_there(path) and path.stat().st_size > _MOST_BYTES:
+        raise FolderError("there are too many masks for strips", place=str(path))
     found: dict[str, tuple[Shares, Shares]] = {}
     for name, mask in read_masks(path).items():
         if mask.ndim < 2 or 0 in mask.shape:
@@ -78,20 +87,22 @@ def _removed(plan: SlimPlan | None) -> dict[str, tuple[int, ...]]:
 
 
 def _channels(found: list[tuple[Shares, Shares]], alphas: list[str], removed: tuple[int, ...], most: int) -> Channels:
-    strips: dict[str, Any] = {"alphas": alphas}
-    words = []
+    strips: list[Any] = []
+    goes, words = "", []
     for side, name in enumerate(("rows", "columns")):
         shares = [one[side] for one in found]
-        counts = ", ".join(f"{int((one > 0).sum()):,} at {alpha}" for one, alpha in zip(shares, alphas, strict=True))
-        words.append(f"{len(shares[0]):,} {name}, alive {counts}")
-        strips[name] = [_digits(one, most) for one in shares]
+        counts = [int((one > 0).sum()) for one in shares]
+        said = ", ".join(f"{count:,} at {alpha}" for count, alpha in zip(counts, alphas, strict=True))
+        all_alive = min(counts) == len(shares[0])
+        words.append(f"{len(shares[0]):,} {name}, {'all alive' if all_alive else f'alive {said}'}")
+        strips.append([_digits(one, most) for one in shares])
         if side == 0 and removed and max(removed) < len(shares[0]):
             gone = np.zeros(len(shares[0]))
             gone[list(removed)] = 1
-            strips["removed"] = _digits(gone, most)
+            goes = _digits(gone, most)
             still = int(((shares[-1] > 0) & (gone > 0)).sum())
-            words.append(f"the plan removes {len(removed):,} rows, of which {still:,} are alive at {alphas[-1]}")
-    return Channels(tuple(words), strips)
+            words.append(f"the plan removes {len(removed):,} rows, {still:,} of them alive at {alphas[-1]}")
+    return Channels(tuple(words), (*strips, goes))
 
 
 def _digits(shares: Shares, most: int) -> str:

@@ -19,7 +19,7 @@ from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
 from dst_analyze.report.changes import read_changes
-from dst_analyze.report.channels import channels_of
+from dst_analyze.report.channels import channels_of, strip_alphas
 from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
 from dst_analyze.report.figures.colours import ink_on, shade
@@ -63,7 +63,6 @@ SECTIONS = (
     ("facts", "Facts"),
     ("glossary", "Glossary"),
 )
-_MOST_UNFOLDED = 300  # parts of an unfolded picture; larger ones are not readable
 
 
 def write_report(run_folder: Path | str, ranking: Ranking | None = None, listener: Emit = ignore_event) -> Path:
@@ -144,6 +143,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     rows, data = rows_of(record, ranking, plan, changes)
     names = list(record.layers["layer"])
     keys, alive = keys_of(names), channels_of(record, plan)
+    data["strip_alphas"] = [alpha_label(alpha) for alpha in strip_alphas(record)]
     data["strips"] = {keys[name]: found.strips for name, found in alive.items()}
     figure_set = FigureSet()
     summary = summary_of(record, ranking, plan, proof, left_out(record, kept))
@@ -180,7 +180,6 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         figures=_figures(record, ranking, kept, figure_set),
         picture=picture,
         has_graph=(record.folder / GRAPH).exists(),
-        unfolded=_unfolded(record, ranking, plan) if picture and picture.folded else None,
         undrawn=[name for name in names if name not in shown] if picture else [],
         legend=_legend(picture.limit) if picture else [],
         skipped=by_reason(record.manifest.model.skipped),
@@ -292,11 +291,6 @@ def read_picture(
     if structure is None:
         return None
     return picture_of(structure, ranking, layer_widths(record.layers, advised(plan)), room=room)
-
-
-def _unfolded(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Picture | None:
-    picture = read_picture(record, ranking, plan=plan, fold=False, room=ROOM)
-    return picture if picture is not None and len(picture.boxes) <= _MOST_UNFOLDED else None
 
 
 def _legend(limit: float) -> list[tuple[str, str, str]]:

@@ -37,7 +37,8 @@ def rendered(template: str, **context: Any) -> str:
         meaning=meaning, fitted=shorten_middle, lower_first=lower_first, capital=capital,
     )  # fmt: skip
     style, script = (
-        files("dst_analyze.report").joinpath("assets", name).read_text("utf-8") for name in ("page.css", "page.js")
+        _compact(files("dst_analyze.report").joinpath("assets", name).read_text("utf-8"))
+        for name in ("page.css", "page.js")
     )
     return environment.get_template(template).render(
         style=Markup(style),
@@ -46,6 +47,12 @@ def rendered(template: str, **context: Any) -> str:
         glossary=GLOSSARY,
         **context,  # style and script are our own files
     )
+
+
+def _compact(text: str) -> str:
+    """Return our own style or script without indentation, empty lines and lines that are comments."""
+    lines = (line.strip() for line in text.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def _escape_value(value: Any) -> Any:

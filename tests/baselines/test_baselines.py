@@ -173,6 +173,11 @@ def test_the_same_order_agrees_wholly_and_its_reverse_not_at_all(run, order):
     compared = compare_methods(run, ranking, found)
     assert compared.tau.at["sweep", "magnitude"] == pytest.approx(1)
     assert compared.methods[1].itself == pytest.approx(1)
+    named = {layer: methods for layer, methods in compared.disagreements.items() if "sensitivity" in methods}
+    ranked = compared.table.set_index("layer")
+    far = (ranked["sensitivity"] - ranked["sweep"]).abs() >= 2  # of five layers
+    assert set(named) == set(ranked.index[far])
+    assert not any("magnitude" in methods for methods in compared.disagreements.values())
     assert compared.methods[2].itself == pytest.approx(0)
     assert np.isnan(compared.tau.at["sweep", "sensitivity"])
     assert "ranks all layers the same" in compared.verdict

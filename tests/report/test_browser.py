@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -290,7 +291,7 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     page = opened(address)
     canvas = page.locator(".canvas").first
     assert "5 blocks alike" in canvas.text_content()
-    assert canvas.locator("a").count() == len(LAYERS)
+    assert canvas.locator("a[href]").count() == len(LAYERS)
     svg, frame = canvas.locator("svg"), canvas.bounding_box()
 
     def wide() -> float:
@@ -325,11 +326,10 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     page.locator(".find-layer").first.fill("blocks.3")
     assert canvas.locator("a.hit").count() == 2
     assert page.locator(".found").first.text_content() == "2 found"
-    unfolded = page.locator("details .canvas")
-    assert unfolded.is_hidden()
-    page.get_by_text("Unfolded: every block drawn").click()
-    assert unfolded.is_visible()
-    assert "blocks alike" not in unfolded.text_content()
+    page.get_by_role("button", name="Unfold all blocks").click()
+    assert canvas.locator(".unfolded").count() == 5
+    page.get_by_role("button", name="Fold all blocks").click()
+    assert canvas.locator(".unfolded").count() == 0
 
 
 def test_blocks_unfold_one_by_one(opened: Any, address: str) -> None:
@@ -372,9 +372,10 @@ def test_an_overview_shows_where_the_frame_is(opened: Any, address: str) -> None
     assert overview.locator("rect").count() == len(LAYERS) + 1
     seen = overview.locator(".seen")
     assert float(seen.get_attribute("height")) < canvas.locator("svg").evaluate("e => e.viewBox.baseVal.height")
+    overview.scroll_into_view_if_needed()
     box, top = overview.bounding_box(), canvas.evaluate("e => e.scrollTop")
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] - 8)
-    assert canvas.evaluate("e => e.scrollTop") != top or canvas.evaluate("e => e.scrollHeight <= e.clientHeight")
+    assert canvas.evaluate("e => e.scrollTop") > top
 
 
 def test_a_row_shows_which_channels_are_alive(opened: Any, address: str) -> None:
@@ -383,7 +384,7 @@ def test_a_row_shows_which_channels_are_alive(opened: Any, address: str) -> None
     page.locator('tr[id="layer=blocks.0.conv2"] .unfold').click()
     said = " ".join(more.inner_text().split())
     assert "64 rows, alive 60 at 1e-5" in said
-    assert "the plan removes 32 rows, of which 28 are alive" in said
+    assert re.search(r"the plan removes 32 rows, \d+ of them alive at 1e-3", said)
     strips = more.locator(".strip-grid svg")
     assert strips.count() == 2 * len(ALPHAS) + 1
     first = strips.first.locator("rect").first
@@ -448,12 +449,10 @@ def test_without_a_script_everything_is_there(opened: Any, address: str) -> None
     assert page.locator(".ranking tbody tr[id]:visible").count() == len(LAYERS)
     assert page.locator(".ranking tbody .more:visible").count() == len(LAYERS)
     assert page.locator(".course:visible").count() == len(ALPHAS)
-    assert page.locator("figure svg:visible").count() == 2 + 3 * len(ALPHAS)
+    assert page.locator("figure svg:visible").count() == 3 + 3 * len(ALPHAS)
     assert page.locator(".canvas svg").first.is_visible()
     assert page.locator("button:visible, input:visible, select:visible").count() == 0
     assert page.locator(".ranking tr:target th").all_text_contents() == ["blocks.3.conv1"]
-    page.get_by_text("Unfolded: every block drawn").click()
-    assert page.locator("details .canvas").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,5 +1,6 @@
 """The page: self-contained, deterministic, inert whatever the names, and made without torch."""
 
+import ast
 import base64
 import csv
 import hashlib
@@ -17,6 +18,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
@@ -25,6 +27,7 @@ from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.ranking.formats.table import by_reason
 from dst_analyze.ranking.rank import rank_layers
+from dst_analyze.report.changes import read_changes
 from dst_analyze.report.commands import commands
 from dst_analyze.report.compare_page import write_comparison
 from dst_analyze.report.figures import sized
@@ -271,8 +274,24 @@ def test_the_slim_architecture_and_its_proof_are_shown(tmp_path):
     assert "b" not in page.tags
     for expected in ("1,000 → 512 parameters (51.2 %)", "9,000 → 4,000 MACs (44.4 %)", "70.0 % of the time", "62.5 %"):
         assert expected in page.words
-    assert "fc = nn.Conv2d(64, 32) <b>words</b> # was nn.Conv2d(64, 64)" in page.words
+    assert "# fc # nn.Conv2d(64, 32) <b>words</b> # was nn.Conv2d(64, 64)" in page.words
     assert read_run(record.folder).trials == record.trials  # it is still the run's folder
+
+
+@pytest.mark.parametrize("columns", [("before", "after"), ("before", "after", "line", "place", "remark")])
+def test_changed_lines_are_valid_python(tmp_path, columns):
+    rows = [
+        ("8.conv1", "nn.Conv2d(8, 8, 1)", "nn.Conv2d(8, 4, 1)", "self.conv1 = nn.Conv2d(8, 4, 1)", "Net, m.py:3", ""),
+        ("fc", "shape (8, 4)", "shape (4, 4)", "", "", "a parameter of\nits own"),
+        *((name[:90], "a\nb", "c\nd", "e (\n", "f\ng", "h") for name in HOSTILE),
+    ]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["layer", "before", "after", "line", "place", "remark"])
+    table[["layer", *columns]].to_csv(tmp_path / "changes.csv", index=False)
+    texts = list(read_changes(tmp_path / "changes.csv").values())
+    tree = ast.parse("\n".join(texts))
+    calls = [ast.unparse(node.value) for node in tree.body if isinstance(node, (ast.Assign, ast.Expr))]
+    assert "nn.Conv2d(8, 4, 1)" in calls
+    assert not any("shape" in call for call in calls)
 
 
 def test_a_plan_without_a_proof_says_so(tmp_path):

@@ -35,11 +35,11 @@ function startTheme(button) {
 
 if (["light", "dark"].includes(remembered())) root.dataset.theme = remembered();
 
-let strips = {}; // of each layer: which rows and columns are alive
+let strips = {}, stripAlphas = []; // of each layer: how much of its rows and columns is alive
 
 function unfold(row, open) {
-  const place = find(".strips:empty", row.nextElementSibling);
-  if (place && open) drawStrips(place, strips[place.dataset.key]);
+  const rest = row.nextElementSibling, found = strips[row.id.slice("layer=".length)];
+  if (open && found && !find(".strips", rest)) drawStrips(find(".alive", rest), found);
   row.classList.toggle("open", open);
   row.nextElementSibling.classList.toggle("open", open);
   find(".unfold", row).setAttribute("aria-expanded", String(open));
@@ -47,10 +47,13 @@ function unfold(row, open) {
 
 // --- channels: a strip per alpha, a digit per cell: 0 where nothing is left, f where everything is -------------------------
 
-function drawStrips(place, found) {
-  for (const side of ["rows", "columns"]) {
-    const lines = found[side].map((digits, at) => [found.alphas[at], digits, "alive"]);
-    if (side === "rows" && found.removed) lines.push(["goes", found.removed, "gone"]);
+function drawStrips(words, [rows, columns, goes]) {
+  const place = document.createElement("div");
+  place.className = "strips";
+  words.after(place);
+  for (const [side, strip] of [["rows", rows], ["columns", columns]]) {
+    const lines = strip.map((digits, at) => [stripAlphas[at], digits, "alive"]);
+    if (side === "rows" && goes) lines.push(["goes", goes, "gone"]);
     const grid = document.createElement("div"), head = document.createElement("b");
     grid.className = "strip-grid";
     head.textContent = side;
@@ -166,7 +169,7 @@ function startPicking(showAll) {
     if (row.hidden) showAll();
     row.classList.add("picked");
     unfold(row, true);
-    all(".canvas a").filter((link) => keyOf(link) === key).forEach((link) => {
+    all(".canvas a[href]").filter((link) => keyOf(link) === key).forEach((link) => {
       link.classList.add("picked");
       intoView(link);
     });
@@ -271,9 +274,9 @@ function startCanvas(canvas) {
   }
 
   const overview = startOverview(canvas, svg);
-  startBlocks(svg, resized);
+  startBlocks(svg, find(".unfold-all", controls), resized);
   overview.draw();
-  all("button", controls).forEach((button) => button.addEventListener("click", () => change(button.dataset.zoom)));
+  all("[data-zoom]", controls).forEach((button) => button.addEventListener("click", () => change(button.dataset.zoom)));
   new ResizeObserver(() => {
     if (!chosen && canvas.clientWidth) show(fitting()); // the whole network, until somebody asks for a part of it
     else overview.show();
@@ -386,7 +389,7 @@ function startOverview(canvas, svg) {
 }
 
 // Rows of folded blocks unfold: the block is drawn below the rows, and what stands below moves down.
-function startBlocks(svg, resized) {
+function startBlocks(svg, whole, resized) {
   const runs = all("g[data-across]", svg).map((group) => {
     const frame = find(".box", group), at = (name) => Number(frame.getAttribute(name));
     const drawing = find("defs > g", group);
@@ -464,6 +467,14 @@ function startBlocks(svg, resized) {
     return block;
   }
 
+  const setters = [];
+  whole.addEventListener("click", () => {
+    const wanted = whole.getAttribute("aria-pressed") === "false";
+    setters.forEach((set) => set(wanted));
+    whole.setAttribute("aria-pressed", String(wanted));
+    whole.textContent = wanted ? "Fold all blocks" : "Unfold all blocks";
+    arrange();
+  });
   for (const run of runs) {
     const rows = all("text.soft", run.group).filter((text) => !text.closest("defs") && text.getAttribute("text-anchor") !== "middle");
     rows.forEach((label, row) => {
@@ -472,8 +483,9 @@ function startBlocks(svg, resized) {
       label.replaceWith(button);
       made("rect", { x: Number(label.getAttribute("x")) - 3, y: Number(label.getAttribute("y")) - 13, width: 6.7 * (name.length + 2) + 4, height: 17, rx: 3 }, button);
       button.append(label);
-      function toggle() {
+      function set(wanted) {
         const open = run.open.has(row);
+        if (open === wanted) return;
         if (open) {
           run.open.get(row).remove();
           run.open.delete(row);
@@ -484,9 +496,13 @@ function startBlocks(svg, resized) {
         }
         button.setAttribute("aria-expanded", String(!open));
         label.textContent = `${open ? "▸" : "▾"} ${name}`;
+      }
+      function toggle() {
+        set(!run.open.has(row));
         arrange();
         run.open.get(row)?.scrollIntoView({ block: "nearest", inline: "nearest" });
       }
+      setters.push(set);
       label.textContent = `▸ ${name}`;
       button.addEventListener("click", toggle);
       button.addEventListener("keydown", (event) => {
@@ -548,6 +564,7 @@ document.addEventListener("DOMContentLoaded", () => {
   all("[data-copy]").forEach(startCopy);
   const table = find(".ranking"), slider = find("#alpha");
   strips = data.strips ?? {};
+  stripAlphas = data.strip_alphas ?? [];
   if (table) startPicking(startTable(table, data));
   if (slider) startCourse(slider, data);
 });

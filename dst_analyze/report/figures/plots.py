@@ -135,10 +135,10 @@ def drawn_alphas(record: SweepRecord) -> tuple[float, ...]:
     return tuple(alphas[at] for at in np.linspace(0, len(alphas) - 1, _SOME_ALPHAS).round().astype(int))
 
 
-def ratios_figure(record: SweepRecord, ranking: Ranking) -> Figure:
-    """The paper's figure: what remains of each layer, in network order, a panel for each alpha that is drawn."""
+def ratios_figure(record: SweepRecord, ranking: Ranking, most: int = 3) -> Figure:
+    """The paper's figure: what remains of each layer, in network order, a panel for each alpha, ``most`` in a row."""
     alphas = drawn_alphas(record)
-    across = min(len(alphas), 3)
+    across = min(len(alphas), most)
     down = math.ceil(len(alphas) / across)
     figure = Figure(figsize=(9.4, 0.5 + 1.75 * down))
     panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
@@ -183,7 +183,7 @@ def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
     if len(order) > MOST_LINES:
         shares = course.T
         steps = list(shares.columns)
-        _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 2)
+        _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 3)
         for layer, step in resets:
             place = [steps.index(step) + 0.5], [order.index(layer) + 0.5]
             axes.plot(*place, "x", color=PALETTE[1], markersize=4, gid=_reset_words(layer, step))

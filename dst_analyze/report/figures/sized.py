@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator
 
 from dst_analyze.errors import OptionError
 from dst_analyze.ranking.formats.table import remaining_table
@@ -26,11 +27,14 @@ from dst_analyze.run.files.atomic_io import writing
 from dst_analyze.run.record import SweepRecord, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.ladder_result import LadderProof
+from dst_analyze.text import shorten_middle
 
 FORMATS = ("svg", "png", "pdf")
 WIDTHS = {1: 3.5, 2: 7.16}
 """Width of one and two columns of a paper in inches, as IEEE and ACM have them."""
 _NARROW, _MOST_BESIDE = 4.0, 2
+_TEXT_SHRINKS, _SMALL_LETTER = 0.85, 0.062  # of margins, which hold text; width of an axis label's character in inches
+_MOST_OF_WIDTH, _MOST_TICKS = 0.42, 6
 _PAPER: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7, "lines.linewidth": 1.0,
@@ -127,7 +131,7 @@ def write_figures(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, draw in _figures_of(record, ranking, plan, picture, ladder):
+    for name, draw in _figures_of(record, ranking, plan, picture, ladder, panels=1 if columns == 1 else 3):
         path = folder / f"{name}.{kind}"
         with plots.styled(page=False), rc_context(_PAPER if columns else {}), writing(path):
             figure = draw()
@@ -146,26 +150,61 @@ def _fit(figure: Figure, width: float, *, keep_shape: bool) -> None:
             text.set_fontsize(text.get_fontsize() * min(1.0, width / wide))
         figure.set_size_inches(min(width, wide), high * min(1.0, width / wide))
         return
-    several = len(figure.axes) > 1 and width < _NARROW
-    figure.set_size_inches(width, high * (1.0 if several else min(1.0, max(0.72, width / wide))))
+    margins = figure.subplotpars
+    left, right = (_TEXT_SHRINKS * wide * part for part in (margins.left, 1 - margins.right))
+    bottom, top = high * margins.bottom, high * (1 - margins.top)
+    if width < _NARROW:
+        right, bottom = _legends_below(figure, right, bottom)
+    left = min(left, _MOST_OF_WIDTH * width)
+    inner = high * (margins.top - margins.bottom) * max(0.75, min(1.0, width / wide))
+    figure.set_size_inches(width, inner + bottom + top)
+    figure.subplots_adjust(
+        left=left / width, right=1 - min(right, _MOST_OF_WIDTH * width) / width,
+        bottom=bottom / (inner + bottom + top), top=1 - top / (inner + bottom + top),
+    )  # fmt: skip
+    if width < _NARROW:
+        figure.subplots_adjust(wspace=2 * margins.wspace)
+    for axes in figure.axes:
+        if isinstance(axes.xaxis.get_major_locator(), FixedLocator) and len(axes.get_xticks()) > _MOST_TICKS:
+            named = [label.get_text() for label in axes.get_xticklabels()]
+            axes.set_xticks(axes.get_xticks()[::2], named[::2])
+        for label in axes.get_yticklabels():
+            label.set_text(shorten_middle(label.get_text(), max(8, int((left - 0.15) / _SMALL_LETTER))))
+        if axes.get_yticklabels() and not _is_number(axes.get_yticklabels()[0].get_text()):
+            axes.set_yticks(axes.get_yticks(), [label.get_text() for label in axes.get_yticklabels()])
+
+
+def _legends_below(figure: Figure, right: float, bottom: float) -> tuple[float, float]:
+    """Put long legends that stand beside their axes below them; return the margins that are then needed, in inches."""
     for axes in figure.axes:
         legend = axes.get_legend()
-        if legend is not None and width < _NARROW and len(legend.get_texts()) > _MOST_BESIDE:
-            handles, labels = axes.get_legend_handles_labels()
-            legend.remove()
-            figure.set_size_inches(width, figure.get_figheight() + 0.16 * math.ceil(len(labels) / 2))
-            figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    figure.set_layout_engine("constrained")
+        if legend is None or len(legend.get_texts()) <= _MOST_BESIDE:
+            continue
+        handles, labels = axes.get_legend_handles_labels()
+        legend.remove()
+        figure.legend(handles, [shorten_middle(label, 20) for label in labels], loc="lower center", ncols=2)
+        right, bottom = 0.1, bottom + 0.16 * math.ceil(len(labels) / 2)
+    return right, bottom
+
+
+def _is_number(text: str) -> bool:
+    return not text or text.lstrip("\N{MINUS SIGN}-").replace(".", "", 1).isdigit()
 
 
 _UNDATED = {"svg": {"Date": None}, "png": {}, "pdf": {"CreationDate": None}}
 
 
 def _figures_of(
-    record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, picture: Picture | None, ladder: LadderProof | None
+    record: SweepRecord,
+    ranking: Ranking,
+    plan: SlimPlan | None,
+    picture: Picture | None,
+    ladder: LadderProof | None,
+    *,
+    panels: int,
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
     yield "pattern", partial(pattern, record, ranking)
-    yield "ratios", partial(plots.ratios_figure, record, ranking)
+    yield "ratios", partial(plots.ratios_figure, record, ranking, panels)
     for alpha in record.alphas:
         for draw in (training, curves, thresholds):
             yield f"{draw.__name__}-{alpha_label(alpha)}", partial(draw, record, alpha)
