@@ -21,7 +21,7 @@ from dst_analyze.errors import DataError, FolderError, ModelError, OptionError
 from dst_analyze.model.loading.load import load_model
 from dst_analyze.model.tracing.trace import trace_model
 from dst_analyze.ranking.verdict import judge
-from dst_analyze.slimming.planning.budget import RULES, Budget, allowed_widths, widths_for
+from dst_analyze.slimming.planning.budget import RULES, Budget, Cost, allowed_widths, widths_for
 from dst_analyze.slimming.planning.density import GroupEvidence, from_masks, from_ratios
 from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_widths
@@ -580,3 +580,21 @@ def test_a_run_from_before_inputs_were_kept_is_slimmed_with_its_data(tmp_path, m
     assert main(["slim", "run", "--out", "elsewhere"]) == 0
     assert Path("read").exists()
     assert Path("elsewhere/slim_model.py").exists()
+
+
+def test_a_deeper_models_cost_is_not_counted_more_often(monkeypatch):
+    counted, of = [], Cost.of
+    monkeypatch.setattr(Cost, "of", lambda *given: counted.append(given) or of(*given))
+    found = []
+    for depth in (4, 12):
+        deep = nn.Sequential(*[layer for _ in range(depth) for layer in (nn.Linear(16, 16), nn.ReLU())])
+        traced = trace_model(deep, torch.randn(2, 16))
+        rows = [
+            (layer.name, alpha, (0.9 - 0.5 * at / depth) / alpha)
+            for alpha in (1, 2)
+            for at, layer in enumerate(traced.layers)
+        ]
+        counted.clear()
+        suggest_widths(traced, rank_layers(pd.DataFrame(rows, columns=["layer", "alpha", "remaining"])))
+        found.append(len(counted))
+    assert found[1] < 2 * found[0]  # each count is of all layers: three times as many would be quadratic

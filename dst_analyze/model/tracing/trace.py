@@ -223,6 +223,8 @@ def trace_model(
     sizes = {name: p.numel() for name, p in copy.named_parameters()}
     params, masked = sum(sizes.values()), sum(layer.params for layer in layers)
     reached = sum(use.tensor.numel() for use in audit.uses.values())
+    macs += audit.missed_macs // inputs.batch_size
+    del copy, audit  # as large as the model, and graphs are traced on further copies
     return TracedModel(
         model=model,
         inputs=inputs,
@@ -235,7 +237,7 @@ def trace_model(
             masked=masked / params if params else 0.0,
         ),
         params=params,
-        macs=macs + audit.missed_macs // inputs.batch_size,
+        macs=macs,
         uncounted=uncounted,
         notes=(*missing, *notes, *graph.notes),
         mode_graphs=_mode_graphs(model, inputs, graph, runs_in_training=not notes or not runs_in_eval),
