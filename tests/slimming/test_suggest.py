@@ -103,7 +103,7 @@ def test_balance_loses_least_for_what_it_costs(found, share, what):
 
 def test_two_budgets_are_both_met_and_both_used_up():
     """Where the widths for the MACs have too many parameters and the other way round, both bind."""
-    found, limits, rule = evidence(0.9, 0.2, 0.6), Limits(round_to=1), RULES["balance"]
+    found, limits, rule = evidence(0.5, 0.5, 0.5), Limits(round_to=1), RULES["balance"]
 
     def widths(**shares):
         return widths_for(
