@@ -96,7 +96,7 @@ def run(tmp_path_factory, inline_module):
     (home / "net.py").write_text(NET)
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(home)
-        options = ["--steps", "4", "--warm-up", "2", "--alphas", "1e-6,1e-2", "--alpha-scale", "1", "--jobs", "1"]
+        options = ["--steps", "20", "--warm-up", "4", "--alphas", "1e-6,1e-5", "--jobs", "1"]
         assert main(["net.py", "--data", "digits", *options, "--out", "run", "--quiet"]) == 0
         assert main(["slim", "run", "--format", "onnx,export", "--format", "hub,sparse,explorer"]) == 0
         yield home / "run"
@@ -282,7 +282,7 @@ def test_any_model_has_a_card_with_its_evidence_which_is_the_users_to_change(run
     assert files == {"README.md", "SHA256SUMS", "config.json", "model.safetensors", "slim_model.py"}
     card = (run / "hub" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: pytorch\n")
-    for text in ("Strengths (alpha): 1e-06, 0.01", "## Proof\n\nNone", "license:", "| `conv2` |"):
+    for text in ("Strengths (alpha): 1e-06, 1e-05", "## Proof\n\nNone", "license:", "| `conv2` |"):
         assert text in card
     slim = _built(run / "hub" / "slim_model.py")
     assert json.loads((run / "hub" / "config.json").read_text())["parameters"] == sum(
@@ -305,7 +305,7 @@ def test_sparse_weights_have_the_zeros_of_the_masks_that_the_run_kept(run):
     model = _built(run.parent / "net.py", "Net")
     model.load_state_dict(tensors)
     entry = next(entry for entry in read_exports(read_run(run)).exports if entry.format == "sparse")
-    key = "alpha=0.01,seed=0" if "1e-2" in entry.note or "0.01" in entry.note else "alpha=1e-06,seed=0"
+    key = f"alpha={'1e-05' if 'alpha 1e-5' in entry.note else '1e-06'},seed=0"
     masks = read_masks(run / "trials" / key)
     assert any(not mask.all() for mask in masks.values())
     for layer, mask in masks.items():
