@@ -101,8 +101,8 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
             yield "", f"not written as source: {suggestion.no_source}"
         if suggestion.change is not None:
             yield CHANGE_HEADS[suggestion.change.name], str(suggestion.change)
-        for line in export_lines(suggestion):
-            yield line[:_INDENT].rstrip(), line[_INDENT:]
+    for line in () if isinstance(suggestion, DstError) else export_lines(suggestion):
+        yield line[:_INDENT].rstrip(), line[_INDENT:]
     yield "report", str(outcome.page)
     yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record, ranking)
 

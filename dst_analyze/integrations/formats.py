@@ -41,7 +41,7 @@ def exporters_of(formats: str | Iterable[str]) -> dict[str, Exporter]:
 
 
 def export_model(slim: fx.GraphModule, path: str | Path) -> Export:
-    """Write a slim model as ONNX or as a program of torch.export, and compare its outputs with the slim model's.
+    """Write a slim model as ONNX or for torch.export, and compare the outputs of both.
 
     Args:
         slim: The model, of `slim_model`.

@@ -196,7 +196,7 @@ def test_a_patch_leaves_siblings_imported_as_they_were(tmp_path, monkeypatch):
     ("spec", "side", "said"),
     [
         ("torchvision:resnet18", 32, "model.layer4[1].bn2 = nn.BatchNorm2d("),
-        ("torchvision:mobilenet_v2", 32, "MobileNetV2(inverted_residual_setting=["),
+        ("torchvision:mobilenet_v2", 32, "inverted_residual_setting=["),
         ("timm:resnet10t", 32, 'timm.create_model("resnet10t", num_classes=10)'),
     ],
 )

@@ -294,7 +294,8 @@ def _text(call: Call, lines: list[str], imports: Imports, spec: str) -> str:
     if named_nn not in needed:
         needed = [named_nn, *needed]
     how = "by the arguments of its class" if not lines else f"with {len(lines)} layers in place of its own"
-    body = [f"    model: nn.Module = {call.text}", *(f"    {line}" for line in lines), "    return model"]
+    built = wrapped(f"    model: nn.Module = {call.text}", "    ")
+    body = [built, *(f"    {line}" for line in lines), "    return model"]
     return "\n".join(
         [
             f'"""{spec} with the slim widths, {how}; checked by dst-analyze {__version__}.',

@@ -80,8 +80,10 @@ class Export(Json):
         checked = ""
         if self.difference is not None:
             sizes = " and ".join(map(str, self.batch_sizes))
-            plural = "sizes" if len(self.batch_sizes) > 1 else "size"
-            checked = f"outputs differ by at most {self.difference:.1g} of the largest, batch {plural} {sizes}"
+            same = (
+                f"outputs differ by at most {self.difference:.1g} of the largest" if self.difference else "same outputs"
+            )
+            checked = f"{same}, batch size{'s' if len(self.batch_sizes) > 1 else ''} {sizes}"
         return "; ".join(filter(None, (checked, self.note)))
 
 
