@@ -24,7 +24,7 @@ import time
 import warnings
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "support")]  # run from anywhere
@@ -39,6 +39,13 @@ FACTORIES = {
     "packages": zoo_packages.package_models,
 }
 STAGES = ("coupled", "budget", "shapes", "trains", "exact", "source")
+
+
+class Written(NamedTuple):
+    """Of a slim model's file: its lines, and whether it builds the same model."""
+
+    lines: int
+    equal: bool
 
 
 def main() -> None:
@@ -98,7 +105,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     entry = next(entry for entry in _entries(source) if entry.name == name)
-    model = _stirred(entry.build())
+    model = stirred(entry.build())
     inputs = entry.inputs(model)
     row: dict[str, Any] = {"name": name, **dict.fromkeys(STAGES, False)}
     try:
@@ -114,7 +121,7 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
             removal = {group.name: rng.sample(range(group.width), group.width // 2) for group in coupling.removable}
             row["budget"] = True
         else:
-            plan = _plan(traced, coupling, share)
+            plan = plan_at_random(traced, coupling, share)
             removal = plan.removal
             row |= {"budget": abs(plan.reached["params"] / share - 1) <= TOLERANCE, "notes": plan.notes}
             removal = {group.name: removal.get(group.name, ()) for group in coupling.removable}
@@ -126,20 +133,20 @@ def measure(source: str, name: str, share: float | None) -> dict[str, Any]:
         planned = planned_shapes(coupling, removal)
         tensors = {**dict(small.named_parameters()), **dict(small.named_buffers())}
         row["shapes"] = all(tuple(t.shape) == planned.get(key, tuple(t.shape)) for key, t in tensors.items())
-        row["source"] = _round_trip(small, inputs.tensors())
+        row["source"] = round_trip(small, inputs.tensors()).equal
         row["trains"] = _trains(small, inputs.tensors())
         exact = {name: removal[name] for name in (group.name for group in coupling.removable if not group.inexact)}
         try:
-            error, most = _difference(traced, coupling, exact, torch.float64), 1e-6
+            error, most = difference(traced, coupling, exact, torch.float64), 1e-6
         except RuntimeError:  # it makes tensors of its own, of the type it was written for
-            error, most = _difference(traced, coupling, exact, torch.float32), 1e-3
+            error, most = difference(traced, coupling, exact, torch.float32), 1e-3
         row |= {"exact_groups": len(exact), "error": error, "exact": error < most}
     except Exception as error:
         row["failure"] = f"{type(error).__name__}: {str(error)[:300]}"
     return row
 
 
-def _plan(traced: Any, coupling: Any, share: float) -> Any:
+def plan_at_random(traced: Any, coupling: Any, share: float) -> Any:
     """With default options but for the evidence, of which there is none without a sweep."""
     from dst_analyze.slimming.planning.density import GroupEvidence
     from dst_analyze.slimming.planning.plan_types import Limits
@@ -150,7 +157,7 @@ def _plan(traced: Any, coupling: Any, share: float) -> Any:
     return plan_widths(traced, coupling, drawn, limits=Limits(), asked={"params": share})
 
 
-def _stirred(model: Any) -> Any:
+def stirred(model: Any) -> Any:
     """Zero-initialised heads and scales would hide what is wrong before them."""
     import torch
 
@@ -176,7 +183,8 @@ def _trains(module: Any, tensors: list[Any]) -> bool:
     return True
 
 
-def _round_trip(module: Any, tensors: list[Any]) -> bool:
+def round_trip(module: Any, tensors: list[Any]) -> Written:
+    """Execute the written source of a slim model with its safetensors, and compare its outputs in both modes."""
     import importlib.util
 
     import torch
@@ -191,9 +199,9 @@ def _round_trip(module: Any, tensors: list[Any]) -> bool:
         assert spec.loader is not None
         file = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(file)
-        again = file.build_model()
+        again, lines = file.build_model(), len(path.read_text().splitlines())
     if list(again.state_dict()) != list(module.state_dict()):
-        return False
+        return Written(lines, False)
     for mode in (False, True):
         outputs = []
         for one in (module, again):
@@ -201,11 +209,11 @@ def _round_trip(module: Any, tensors: list[Any]) -> bool:
             with torch.no_grad():
                 outputs.append(tree_leaves(one.train(mode)(*(t.clone() for t in tensors))))
         if not all(torch.equal(a, b) for a, b in zip(*outputs, strict=True) if torch.is_tensor(a)):
-            return False
-    return True
+            return Written(lines, False)
+    return Written(lines, True)
 
 
-def _difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
+def difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
     """Between the slim model and the model with its removed channels zeroed, relative to how far inputs differ."""
     import torch
     from slim_checks import zero_removed

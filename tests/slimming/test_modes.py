@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from dst_analyze import couple_channels
+from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.graph.symbolic import plain_output
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.source.write import write_source
@@ -133,9 +134,16 @@ class OutputsByMode(Net):
         return x
 
 
+class MovesAnOperation(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.training else torch.cos(x)
+        x = self.last(torch.relu(self.first(x)))
+        return torch.cos(x) if self.training else x
+
+
 BY_MODE = (
     FunctionalDropout, AttentionDropout, StochasticDepthFunction, Noise, Temperature, EvalOnly, OneWayEach,
-    FunctionalBatchNorm, OutputsByMode,
+    FunctionalBatchNorm, OutputsByMode, MovesAnOperation,
 )  # fmt: skip
 
 
@@ -172,6 +180,46 @@ def test_a_way_that_cannot_be_merged_is_noted() -> None:
     assert note.startswith("in training mode")
     assert "other, a Linear with parameters" in note
     assert small.train()(torch.randn(4, 6)).shape == (4, 3)
+
+
+class LayerDrop(Net):
+    """Skips a layer by chance in training mode; at zero, it draws a number for nothing, as transformers' models do."""
+
+    layerdrop = 0.0
+
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            drawn = torch.rand([])
+            if drawn < self.layerdrop:
+                return x
+        return F.dropout(torch.tanh(x), 0.3, self.training)
+
+
+class NoLayerDrop(Net):
+    def between(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(torch.tanh(x), 0.3, self.training)
+
+
+def test_random_numbers_that_decide_nothing_are_not_drawn(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, plain, x = LayerDrop(), NoLayerDrop(), torch.randn(4, 6)
+    plain.load_state_dict(model.state_dict())
+    traced = trace_model(model, x)
+    assert mask_model(traced).form.train == "graph"
+    whole = slimmed(traced, 0.0)
+    assert not whole.meta["notes"]
+    assert_same(plain, whole, {"x": x})
+    assert_same(plain, from_source(whole, tmp_path), {"x": x})
+
+
+def test_layers_that_are_skipped_by_chance_are_noted() -> None:
+    model = LayerDrop()
+    model.layerdrop = 0.4
+    traced = trace_model(model, torch.randn(4, 6))
+    assert mask_model(traced).form.train != "graph"
+    (note,) = slimmed(traced, 0.5).meta["notes"]
+    assert note.startswith("in training mode")
+    assert "chance decides" in note
 
 
 # --- optional inputs and types of outputs ---------------------------------------------------------------------------
@@ -264,6 +312,27 @@ def test_labels_and_masks_stay_optional(kind: Callable[[], Classifier], tmp_path
         assert sum(item is None for item in alone) == 1
     if isinstance(alone, dict):
         assert list(alone) == ["logits"]
+
+
+class SkipsFullMask(Classifier):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.hidden(self.embed(ids))
+        if mask is not None and not bool((mask == 1).all()):
+            x = x.masked_fill(mask[..., None] == 0, 0.0)
+        return self.head(F.dropout(torch.relu(x), 0.2, self.training).mean(1))
+
+
+def test_a_mask_that_the_example_does_not_need_is_read(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, ids, padded = SkipsFullMask(), torch.randint(0, 20, (4, 6)), torch.ones(4, 6, dtype=torch.long)
+    padded[1, 2:] = 0
+    traced = trace_model(model, {"ids": ids, "mask": torch.ones_like(ids)})
+    whole = slimmed(traced, 0.0)
+    assert not whole.meta["notes"]
+    again = from_source(slimmed(traced, 0.5), tmp_path)
+    for call in ({"ids": ids, "mask": padded}, {"ids": ids, "mask": torch.ones_like(ids)}, {"ids": ids}):
+        assert_same(model, whole, call)
+        assert_same(slimmed(traced, 0.5), again, call)
 
 
 def test_a_slim_model_learns_with_and_without_labels(tmp_path: Path) -> None:

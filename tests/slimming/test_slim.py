@@ -171,6 +171,37 @@ def test_a_size_used_as_a_number_stays_what_the_weights_were_trained_with() -> N
     torch.testing.assert_close(small(*traced.inputs.tensors()), large(*traced.inputs.tensors()))
 
 
+class HeadsBesideTheBatch(nn.Module):
+    """Attention as Bloom has it: a size is the product of the batch and the heads, and another is left open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(6, 16) for _ in range(3))
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        parts = (layer(x).view(b, t, 4, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        q, k, v = (part.reshape(b * 4, -1, 4) for part in parts)
+        scores = torch.bmm(q, k.transpose(1, 2)).view(b, 4, t, -1).softmax(-1)
+        y = torch.bmm(scores.view(b * 4, t, -1), v).view(b, 4, t, 4).transpose(1, 2)
+        return self.out(y.reshape(b, t, 16))
+
+
+def test_a_size_that_is_batch_times_heads_is_no_constant() -> None:
+    torch.manual_seed(0)
+    traced = trace_model(HeadsBesideTheBatch(), torch.randn(2, 3, 6))
+    coupling = couple_channels(traced)
+    heads = next(group for group in coupling.removable if group.width == 4)
+    removal = {heads.name: [1, 2, 3]}
+    small = slim(traced, removal, coupling=coupling).eval()
+    large = zero_removed(traced, removal, coupling=coupling).eval()
+    assert small.get_submodule("v").out_features == 4
+    for shape in ((2, 3, 6), (5, 7, 6)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(small(x), large(x))
+
+
 def test_functional_dropout_follows_the_mode_again() -> None:
     traced, coupling = read(CASES["dropout"])
     small: Any = slim(traced, {"stem": [0]}, coupling=coupling)

@@ -24,6 +24,8 @@ from dst_analyze.sweep.training.objective import Objective, main_output, own_los
 from dst_analyze.sweep.training.train import evaluate
 
 HEAD = """\
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -302,6 +304,7 @@ class LitNet(nn.Module):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
+        warnings.warn("You are trying to `self.log()` but the `self.trainer` reference is not registered")
         return {"loss": LOSS}
 
     def configure_optimizers(self):

@@ -31,6 +31,8 @@ from dst_analyze.model.graph.torch_calls import (
     OPERATORS,
     SWAPPED,
     autocast_state,
+    draws_in,
+    is_certain,
     is_inplace,
     is_method,
     is_random,
@@ -201,12 +203,25 @@ class RecordingTracer(TorchFunctionMode):
         if isinstance(tensor, torch.Tensor) and name in ("numel", "nelement"):
             return self._traced_number(result, self._create("call_method", name, self._arguments(args)))
         if name != "__len__":
+            if isinstance(tensor, torch.Tensor) and self._is_chance(tensor):
+                return result
             if self._strict:
                 raise UntraceableError(f"{name} asks for the contents of a tensor")
             self.specialised = True
         shown = repr(result)
         self.note_answer(f"{name} of a tensor", shown if len(shown) <= 40 else f"{shown[:40]}...")
         return result
+
+    def _is_chance(self, tensor: torch.Tensor) -> bool:
+        """True if a condition only looks like chance: its draws stay in the graph. Real chance cannot be traced."""
+        node = self._bindings[tensor].node if tensor in self._bindings else None
+        draws = draws_in(node) if node is not None and self._root.training else []
+        if not draws:
+            return False
+        if node is None or not is_certain(node):
+            raise UntraceableError("chance decides which operations run")
+        self._effects.update(draws)
+        return True
 
     def _size(self, tensor: torch.Tensor, dim: int) -> Any:
         sizes = self._bindings[tensor].sizes if tensor in self._bindings else {}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import fx
 from torch.overrides import is_tensor_method_or_property
 
 # torch shows the same call for an operator and a method; the graph has the operator, as on rung 1.
@@ -91,6 +92,29 @@ def is_inplace(func: Any, name: str, kwargs: Mapping[str, Any]) -> bool:
 def is_random(name: str) -> bool:
     """True if the torch function of this name draws random numbers."""
     return name.removesuffix("_like").removesuffix("_").removeprefix("_") in _RANDOM
+
+
+def draws_in(node: fx.Node) -> list[fx.Node]:
+    """Return the random numbers that a value is made from; none if it is made from anything else too."""
+    found, queue, seen = list[fx.Node](), [node], set[fx.Node]()
+    while queue:
+        node = queue.pop()
+        if node.op not in ("call_function", "call_method"):
+            return []
+        if node not in seen:
+            seen.add(node)
+            queue += node.all_input_nodes
+            if is_random(name_of(node.target)):
+                found.append(node)
+    return found
+
+
+def is_certain(node: fx.Node) -> bool:
+    """True if a comparison with a random number always comes out alike: with LayerDrop at zero."""
+    if node.target not in (operator.lt, operator.ge) or len(node.args) != 2:
+        return False
+    drawn, bound = node.args
+    return isinstance(drawn, fx.Node) and drawn.target is torch.rand and isinstance(bound, int | float) and bound <= 0
 
 
 def autocast_state() -> list[bool]:

@@ -6,6 +6,7 @@ Lightning itself is not needed: a plain nn.Module with the same methods is used 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -91,7 +92,9 @@ class TrainingStep:
 
     def __call__(self, model: Any, batch: Any) -> torch.Tensor:
         arguments: list[Any] = [batch, 0][: len(inspect.signature(model.training_step).parameters)]
-        found = model.training_step(*arguments)
+        with warnings.catch_warnings():  # of self.log(), that there is no Trainer: in every process of the sweep
+            warnings.filterwarnings("ignore", message=r".*`self\.log\(\)`")
+            found = model.training_step(*arguments)
         loss: torch.Tensor = found["loss"] if isinstance(found, Mapping) else found
         return loss
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -226,8 +227,18 @@ class _Fitter(ShapeChecker):
         if n.op == "call_module":
             self._fit_module(n)
         elif n.op in ("call_function", "call_method"):
-            fit_call(CallSite(n, self.slimming, lambda value: fx.map_arg(value, self.env.__getitem__)))
+            fit_call(CallSite(n, self.slimming, self._values, partial(self._computed, n)))
         return super().run_node(n)
+
+    def _values(self, argument: Any) -> Any:
+        return fx.map_arg(argument, self.env.__getitem__)
+
+    def _computed(self, before: fx.Node, function: Callable[..., Any], *args: Any) -> fx.Node:
+        with self.module.graph.inserting_before(before):
+            node = self.module.graph.call_function(function, args)
+        node.meta |= {key: before.meta[key] for key in ("nn_module_stack", "calls", "line") if key in before.meta}
+        self.env[node] = function(*self._values(args))
+        return node
 
     def _fit_module(self, n: fx.Node) -> None:
         args, _ = self.fetch_args_kwargs_from_env(n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -99,10 +100,8 @@ def _aligned(ours: list[Any], theirs: list[Any]) -> Iterator[tuple[int, int]]:
     once &= {key for key, count in Counter(theirs).items() if count == 1}
     there = {key: place for place, key in enumerate(theirs) if key in once}
     here, last = 0, 0
-    anchors = [(place, there[key]) for place, key in enumerate(ours) if key in once]
+    anchors = _longest_rising([(place, there[key]) for place, key in enumerate(ours) if key in once])
     for end, other_end in (*anchors, (len(ours), len(theirs))):
-        if other_end < last:
-            continue
         for block in SequenceMatcher(
             None, ours[here:end], theirs[last:other_end], autojunk=False
         ).get_matching_blocks():
@@ -110,6 +109,23 @@ def _aligned(ours: list[Any], theirs: list[Any]) -> Iterator[tuple[int, int]]:
         if end < len(ours):
             yield end, other_end
         here, last = end + 1, other_end + 1
+
+
+def _longest_rising(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the most pairs whose second numbers rise; the first ones do."""
+    ends: list[int] = []  # of the rising pairs of each length: the smallest second number to end with
+    tips: list[int] = []  # the places of the pairs that end there
+    before: list[int | None] = []
+    for place, (_, second) in enumerate(pairs):
+        length = bisect_left(ends, second)
+        before.append(tips[length - 1] if length else None)
+        ends[length : length + 1], tips[length : length + 1] = [second], [place]
+    found: list[tuple[int, int]] = []
+    at = tips[-1] if tips else None
+    while at is not None:
+        found.append(pairs[at])
+        at = before[at]
+    return found[::-1]
 
 
 def _same_sources(base: fx.GraphModule, other: fx.GraphModule) -> dict[fx.Node, str]:

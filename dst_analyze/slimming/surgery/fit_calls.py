@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ class CallSite:
     node: fx.Node
     slimming: Slimming
     values: Callable[[Any], Any]  # from an argument to its value, with nodes replaced by their results
+    compute: Callable[..., fx.Node]  # a node before this one, of a function and its arguments
 
     @property
     def expected(self) -> Any:
@@ -100,7 +102,7 @@ def _fitted_sizes(
     """Return the sizes of the axes from ``first`` on with wrong ones replaced; right ones stay symbolic.
 
     With ``infer`` one of the wrong sizes that were computed becomes -1, preferably of an axis without channels, which
-    is the batch.
+    is the batch. Others that were computed from the batch are scaled (``batch * heads``).
     """
     values = [site.values(item) for item in items]
     wrong = [i for i, (value, size) in enumerate(zip(values, expected, strict=True)) if value not in (-1, size)]
@@ -109,7 +111,35 @@ def _fitted_sizes(
     if infer and computed and -1 not in values:
         layout = site.slimming.layout(site.node)
         result[min(computed, key=lambda i: bool(layout.axes[first + i]))] = -1
+    for i in computed:
+        if result[i] != -1 and _is_free(site, items[i]):
+            result[i] = _scaled(site, items[i], expected[i], values[i])
     return result
+
+
+def _is_free(site: CallSite, number: fx.Node) -> bool:
+    """True if a number is computed from the size of an axis without channels, such as the batch."""
+    tensor: Any = number.args[0] if number.args else None
+    dim: Any = None
+    if op_name(number, None) == "size" and len(number.args) == 2:
+        dim = number.args[1]
+    elif op_name(number, None) == "getitem" and isinstance(tensor, fx.Node) and op_name(tensor, None) in _SHAPES:
+        tensor, dim = tensor.args[0], number.args[1]
+    layout = site.slimming.layout(tensor) if isinstance(tensor, fx.Node) else None
+    if isinstance(dim, int):
+        return isinstance(layout, Layout) and not layout.axes[dim]
+    return any(_is_free(site, node) for node in number.all_input_nodes if node.name in site.slimming.coupling.numbers)
+
+
+_SHAPES = ("size", "shape", "getattr")
+
+
+def _scaled(site: CallSite, number: fx.Node, size: int, value: int) -> fx.Node:
+    """Return a number that is ``size`` where the given one is ``value``, in proportion."""
+    common = math.gcd(size, value)
+    if size != common:
+        number = site.compute(operator.mul, number, size // common)
+    return site.compute(operator.floordiv, number, value // common) if value != common else number
 
 
 def _sizes(site: CallSite, *, infer: bool, start: int = 1) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,9 +18,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from dst_analyze.model.copying import deep_copied
+from dst_analyze.model.graph.dead_code import is_idle_draw
 from dst_analyze.model.graph.symbolic import placeholder_names, plain_output
 from dst_analyze.model.graph.trace_graph import trace_graph
 from dst_analyze.model.inputs.inputs import Inputs
@@ -37,13 +40,15 @@ _TOLERANCE = 1e-4  # of the largest value of an output
 
 @dataclass(frozen=True)
 class Variant:
-    """Another way to run: in training mode, or without the input of this name."""
+    """Another way to run: in training mode, without an input, or with a mask that hides something."""
 
-    absent: str  # "" for training mode
+    absent: str  # the input that is not given; "" for none
     comparison: Comparison
     value: Any  # what the model returns this way
     output: Any  # what its graph returns, with nodes
     always: bool = False  # the slim model runs this way only, as if the input were never given
+    mask: str = ""  # the input of the graph that is read this way, and not in the base
+    mask: str = ""  # the input of the graph that is read this way, and not in the base
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,12 @@ def apply_variants(built: fx.GraphModule, variants: Variants) -> None:
             continue
         if variant.absent:
             condition, test = Condition.MISSING, places[optional[variant.absent][0]]
+        elif variant.mask:
+            condition, test = Condition.GIVEN, places[variant.mask]
         else:
             with graph.inserting_after(list(places.values())[-1]):
                 condition, test = Condition.TRAINING, graph.create_node("get_attr", "training")
-
-        name = partial(_part_name, variant.absent)
+        name = partial(_part_name, variant.absent or variant.mask)
         output = merge_graph(built, variant.comparison, condition, test, name, (output, base, other))
     set_output(graph, output)
     gone = frozenset[str]().union(*(variant.comparison.extra for variant in variants.found))
@@ -133,6 +139,7 @@ class _Search:
         self._nested = {name for name, value in arguments.items() if not isinstance(value, torch.Tensor)}
         self._base, self._fixed_values = traced.graph_module, traced.graph.fixed_values
         self._notes: list[str] = []
+        self._idle_draws = False  # in training mode the model draws numbers that nothing reads
 
     def result(self) -> Variants:
         """Return what can be merged, with notes on what cannot."""
@@ -141,14 +148,13 @@ class _Search:
             found = Variants(value)
             if value is None or self._differs(found, [(self._inputs, False)]):
                 return Variants()  # the graph holds for other values only
-            self._note_unread()
-            found = self._with_training(found)
+            found = self._with_masks(self._with_training(found))
             for name, without in _optional(self._model, self._inputs, self._base):
                 found = self._without(found, name, without)
         return replace(found, notes=tuple(self._notes))
 
-    def _note_unread(self) -> None:
-        """Note masks that the graph does not read since the example's has no effect, where the model reads others."""
+    def _with_masks(self, found: Variants) -> Variants:
+        """Merge what masks do that the base does not read, since the example's hide nothing."""
         places = [node for node in self._base.graph.nodes if node.op == "placeholder"]
         for node, tensor in zip(places, self._inputs.tensors(), strict=True):
             if node.users or tensor.ndim < 2 or tensor.is_floating_point() or not bool((tensor == 1).all()):
@@ -156,13 +162,16 @@ class _Search:
             half = tensor.clone()
             half[:, tensor.shape[1] // 2 :] = 0
             others = self._inputs.map(lambda one, old=tensor, new=half: new if one is old else one)  # type: ignore[misc]
-            both = (self._returned(inputs, training=False) for inputs in (self._inputs, others))
-            expected, actual = (_leaves(value) for value in both)
+            value = self._returned(others, training=False)
+            expected, actual = (_leaves(value) for value in (self._returned(self._inputs, training=False), value))
             if len(expected) != len(actual) or not all(map(_close, expected, actual)):
-                self._notes.append(
+                say = (
                     f"the slim model does not read {node.target}, since the example's is all ones: "
                     "an example with padding makes it do so"
                 )
+                wanted = Variant("", _NOTHING, value, None, mask=str(node.target))
+                found = self._merged(found, wanted, others, say, [(others, False), (others, True)])
+        return found
 
     def _with_training(self, found: Variants) -> Variants:
         if not self._differs(found, [(self._inputs, True)]):
@@ -187,10 +196,11 @@ class _Search:
         self, found: Variants, wanted: Variant, inputs: Inputs, say: str, calls: list[tuple[Inputs, bool]]
     ) -> Variants:
         """Return the ways to run with one more, if the model without removals then does the same."""
-        other = trace_graph(self._model, inputs, training=not wanted.absent)
+        other = trace_graph(self._model, inputs, training=not (wanted.absent or wanted.mask))
         if other.graph_module is None:
             self._notes.append(f"{say}: {other.opaque[0].reason}")
             return found
+        self._idle_draws |= any(map(is_idle_draw, other.graph_module.graph.nodes))
         end = next(iter(reversed(other.graph_module.graph.nodes)))
         try:
             always = wanted.absent in self._nested and self._fixed_values and not other.fixed_values
@@ -224,8 +234,10 @@ class _Search:
         whole.recompile()
         own = deep_copied(self._model)
         for inputs, training in calls:
+            around: Any = _WithoutIdleDraws() if self._idle_draws else nullcontext()
             try:
-                expected = _leaves(_run(own.train(training), inputs))
+                with around:
+                    expected = _leaves(_run(own.train(training), inputs))
             except Exception:
                 continue
             drawn = torch.get_rng_state()
@@ -241,6 +253,17 @@ class _Search:
             if len(expected) != len(actual) or not all(map(_close, expected, actual)):
                 return "its outputs would differ"
         return ""
+
+
+class _WithoutIdleDraws(TorchFunctionMode):
+    """Single numbers are drawn without a trace: a slim model does not draw those that decide nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        state = torch.get_rng_state() if func is torch.rand else None
+        result = func(*args, **(kwargs or {}))
+        if state is not None and result.numel() == 1:
+            torch.set_rng_state(state)
+        return result
 
 
 _NOTHING = Comparison((), frozenset(), {}, nn.Module())
