@@ -20,7 +20,7 @@ from dst_analyze.run.record import SweepRecord, TrialResult, alpha_label
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 _MOST_CELLS, _FEWEST_CELLS = 128, 16  # of a strip
-_MOST_DIGITS = 5_000  # of all strips on a page, one a cell; of very many layers more
+_MOST_DIGITS, _MOST_OF_MANY, _FEW_LAYERS = 12_000, 5_000, 30  # of all strips on a page, one a cell
 _MOST_ALPHAS = 8
 _LEVELS = 15
 _MOST_BYTES = 32 * 2**20  # of a trial's masks, eight weights each: more would take the report gigabytes
@@ -39,8 +39,14 @@ class Channels:
 def strip_alphas(record: SweepRecord) -> list[float]:
     """Return the alphas of the strips, from the weakest to the strongest: fewer where there are many layers."""
     alphas = [alpha for alpha in record.alphas if record.at(alpha)]
-    most = min(len(alphas), _MOST_ALPHAS, max(2, _MOST_DIGITS // (2 * _FEWEST_CELLS * max(len(record.layers), 1))))
+    most = min(len(alphas), _MOST_ALPHAS, max(2, _digits_per_layer(record) // (2 * _FEWEST_CELLS)))
     return [alphas[at] for at in np.linspace(0, len(alphas) - 1, most).round().astype(int)]
+
+
+def _digits_per_layer(record: SweepRecord) -> int:
+    """Return how many cells a layer may have in all its strips, so that pages stay small."""
+    count = max(len(record.layers), 1)
+    return (_MOST_DIGITS if count <= _FEW_LAYERS else _MOST_OF_MANY) // count
 
 
 def channels_of(record: SweepRecord, plan: SlimPlan | None) -> dict[str, Channels]:
@@ -55,7 +61,7 @@ def channels_of(record: SweepRecord, plan: SlimPlan | None) -> dict[str, Channel
     except FolderError:
         return {}
     names = [name for name in record.layers["layer"] if found and all(name in one for one in found)]
-    cells = _MOST_DIGITS // max(1, 2 * len(names) * len(alphas))
+    cells = _digits_per_layer(record) // max(1, 2 * len(alphas))
     most = min(_MOST_CELLS, max(_FEWEST_CELLS, cells))
     removed = _removed(plan)
     labels = [alpha_label(alpha) for alpha in alphas]
