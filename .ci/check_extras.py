@@ -48,7 +48,7 @@ USES = {
     "ray": Use([*DEMO, "--engine", "ray"], "run-fast-dev-run/report.html"),
     "tensorboard": Use([*DEMO, "--tensorboard"], "run-fast-dev-run/tensorboard"),
     "wandb": Use([*DEMO, "--wandb", "check"], "wandb"),
-    "mlflow": Use([*DEMO, "--mlflow", "sqlite:///runs.db"], "runs.db"),
+    "mlflow": Use([*DEMO, "--mlflow", "file:runs"], "runs"),
     "lightning": Use(["-c", STUDY.format("lightning_mnist")], "run/report.html"),
     "transformers": Use(["-c", STUDY.format("hf_text_classification")], "run/report.html"),
     "notebooks": Use(["-c", NOTEBOOK], core_names_it=False),
@@ -59,6 +59,7 @@ SURROUNDINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "NO_MKDOCS_2_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",  # a busy machine is no error
 }
 
 
