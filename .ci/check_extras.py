@@ -59,7 +59,6 @@ SURROUNDINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "NO_MKDOCS_2_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "300",  # a busy machine is no error
 }
 
 
