@@ -48,7 +48,7 @@ USES = {
     "ray": Use([*DEMO, "--engine", "ray"], "run-fast-dev-run/report.html"),
     "tensorboard": Use([*DEMO, "--tensorboard"], "run-fast-dev-run/tensorboard"),
     "wandb": Use([*DEMO, "--wandb", "check"], "wandb"),
-    "mlflow": Use([*DEMO, "--mlflow", "sqlite:///runs.db"], "runs.db"),
+    "mlflow": Use([*DEMO, "--mlflow", "file:runs"], "runs"),
     "lightning": Use(["-c", STUDY.format("lightning_mnist")], "run/report.html"),
     "transformers": Use(["-c", STUDY.format("hf_text_classification")], "run/report.html"),
     "notebooks": Use(["-c", NOTEBOOK], core_names_it=False),

@@ -28,9 +28,7 @@ trust_option = click.option(
     is_flag=True,
     help="Run the model's file without asking.",
 )
-given_model_option = click.option(
-    "--model", metavar="SPEC", help="Where the model is, of a run that does not name it (a Study)."
-)
+given_model_option = click.option("--model", metavar="SPEC", help="The model, if the run names none (a Study).")
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
 fine_tune_option = click.option(

@@ -199,6 +199,15 @@ def test_help_is_one_screen_and_help_all_has_every_option_in_one_line_each(capsy
     assert "--json" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", sorted(set(commands.commands) - {"analyze"}))
+def test_help_of_a_command_is_one_screen_with_an_option_a_line(name, capsys):
+    assert main([name, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30
+    rows = lines[lines.index("Options:") + 1 :]
+    assert all(row.startswith("  -") for row in rows)
+
+
 def test_help_names_the_defaults_that_are_used(capsys):
     assert main(["--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import sys
 from pathlib import Path
@@ -45,13 +44,6 @@ def test_it_runs(path: Path, tmp_path: Path) -> None:
 
 def code(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def test_the_picture_in_the_readme_is_a_notebooks() -> None:
-    (path,) = FOLDER.glob("2-*.ipynb")
-    outputs = [output for cell in code(nbformat.read(path, as_version=4)) for output in cell.outputs]
-    first = next(output.data["image/png"] for output in outputs if "image/png" in output.get("data", {}))
-    assert (FOLDER.parent / "docs" / "pattern.png").read_bytes() == base64.b64decode(first)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

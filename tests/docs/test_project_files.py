@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dst_analyze.version import __version__
+
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -32,6 +34,16 @@ def test_other_badges_are_true() -> None:
     assert (ROOT / "dst_analyze/py.typed").exists()
 
 
+def test_the_changelog_has_this_version() -> None:
+    titles = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert __version__ in titles
+
+
+def test_every_extra_has_a_use_that_is_checked() -> None:
+    text = (ROOT / ".ci" / "check_extras.py").read_text()
+    assert all(f'"{extra}": Use(' in text for extra in PROJECT["optional-dependencies"] if extra != "test")
+
+
 def test_workflows_run_targets_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     steps = [step for job in read(".github/workflows/ci.yml")["jobs"].values() for step in job["steps"]]
@@ -51,6 +63,7 @@ def test_the_citation_is_the_paper_of_the_readme() -> None:
     citation = read("CITATION.cff")
     assert citation["title"] == PROJECT["name"]
     assert citation["license"] == PROJECT["license"]
+    assert citation["version"] == __version__
     paper = citation["preferred-citation"]
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert paper["title"] in readme

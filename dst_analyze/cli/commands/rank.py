@@ -15,9 +15,17 @@ CONDITION_TRUE = 3
 
 @click.command(short_help="Rank layers by redundancy, with how sure that is.")
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN_FOLDER_OR_CSV")
-@choice("--by", "redundancy", "params", "macs", "beyond-null", text="What decides the order.")
+@choice(
+    "--by",
+    "redundancy",
+    "params",
+    "macs",
+    "beyond-null",
+    metavar="KEY",
+    text="Or params, macs, beyond-null.",
+)
 @click.option("--top", type=int, metavar="N", help="The first N layers only.")
-@choice("--format", "table", "csv", "json", "markdown", text="How to print it.")
+@choice("--format", "table", "csv", "json", "markdown", metavar="KIND", text="table, csv, json or markdown.")
 @click.option("--fail-if", multiple=True, metavar="CONDITION", help="Exit with 3 if true, e.g. 'redundant>30%'.")
 @debug_option
 def rank(

@@ -29,9 +29,8 @@ from dst_analyze.sweep.engines import forkserver
     "--seeds",
     type=SeedCount(),
     default="auto",
-    show_default=True,
     metavar="N|auto",
-    help="Trainings of each model; auto adds seeds until every comparison is decided, up to 10.",
+    help="Seeds per model.  [default: auto, up to 10]",
 )
 @click.option(
     "--target",
