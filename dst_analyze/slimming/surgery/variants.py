@@ -48,7 +48,6 @@ class Variant:
     output: Any  # what its graph returns, with nodes
     always: bool = False  # the slim model runs this way only, as if the input were never given
     mask: str = ""  # the input of the graph that is read this way, and not in the base
-    mask: str = ""  # the input of the graph that is read this way, and not in the base
 
 
 @dataclass(frozen=True)
