@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -234,8 +234,9 @@ class _Fitter(ShapeChecker):
         return fx.map_arg(argument, self.env.__getitem__)
 
     def _computed(self, before: fx.Node, function: Callable[..., Any], *args: Any) -> fx.Node:
-        with self.module.graph.inserting_before(before):
-            node = self.module.graph.call_function(function, args)
+        graph: fx.Graph = cast(fx.GraphModule, self.module).graph
+        with graph.inserting_before(before):
+            node = graph.call_function(function, args)
         node.meta |= {key: before.meta[key] for key in ("nn_module_stack", "calls", "line") if key in before.meta}
         self.env[node] = function(*self._values(args))
         return node
