@@ -106,7 +106,7 @@ def finish(
 
 
 def is_to_be_searched(plan: SlimPlan, seeds: Seeds) -> bool:
-    """Return True if a plan's size is an expectation, which a proof of several seeds replaces by what training shows."""
+    """Return True if a plan has an expected size, which a proof of several seeds replaces by what training shows."""
     return looks_of(seeds)[-1] > 1 and plan.is_advice and plan.target is not None and plan.target.is_expected
 
 
