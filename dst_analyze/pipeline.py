@@ -43,7 +43,7 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
 from dst_analyze.slimming.proof.kept_scores import AskedProof, asked_proof
 from dst_analyze.slimming.proof.ladder_result import LadderProof
-from dst_analyze.slimming.proof.result import Seeds, Verification
+from dst_analyze.slimming.proof.result import Seeds, Verification, looks_of
 from dst_analyze.slimming.proving import RunProof, verify_and_save
 from dst_analyze.sweep.engines.workers import Workers
 from dst_analyze.sweep.planning.plan import Plan
@@ -95,7 +95,7 @@ def finish(
             if asked:
                 emit(Notice(f"the report so far: {write_report(record.folder, ranking)}"))
                 with workers.started(plan.task, plan.request) as engine:
-                    if wanted.proof and is_to_be_searched(suggestion.plan):
+                    if wanted.proof and is_to_be_searched(suggestion.plan, asked.seeds):
                         searched = RunProof(plan.task, ranking, suggestion.plan, engine, emit)
                         suggestion = searched.search(asked.seeds, reinitialize=wanted.reinitialize)
                         emit(suggestion.event())
@@ -111,9 +111,9 @@ def finish(
     return Outcome(record, ranking, suggestion, proof, page)
 
 
-def is_to_be_searched(plan: SlimPlan) -> bool:
-    """Return True if a plan's size is an expectation, which a proof replaces by what training shows."""
-    return plan.is_advice and plan.target is not None and plan.target.is_expected
+def is_to_be_searched(plan: SlimPlan, seeds: Seeds) -> bool:
+    """Return True if a plan has an expected size, which a proof of several seeds replaces by what training shows."""
+    return looks_of(seeds)[-1] > 1 and plan.is_advice and plan.target is not None and plan.target.is_expected
 
 
 def finish_study(record: SweepRecord, traced: TracedModel | None, emit: Emit) -> Path:
