@@ -49,6 +49,7 @@ USES = {
     "tensorboard": Use([*DEMO, "--tensorboard"], "run-fast-dev-run/tensorboard"),
     "wandb": Use([*DEMO, "--wandb", "check"], "wandb"),
     "mlflow": Use([*DEMO, "--mlflow", "file:runs"], "runs"),
+    "onnx": Use([*DEMO, "--format", "onnx"], "run-fast-dev-run/slim_model.onnx"),
     "lightning": Use(["-c", STUDY.format("lightning_mnist")], "run/report.html"),
     "transformers": Use(["-c", STUDY.format("hf_text_classification")], "run/report.html"),
     "notebooks": Use(["-c", NOTEBOOK], core_names_it=False),

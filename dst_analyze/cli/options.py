@@ -32,10 +32,10 @@ given_model_option = click.option("--model", metavar="SPEC", help="The model, if
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
 fine_tune_option = click.option(
-    "--fine-tune", is_flag=True, help="With the proof: the same widths with trained weights, trained on."
+    "--fine-tune", is_flag=True, help="Prove the widths with trained weights, too."
 )
 check_length_option = click.option(
-    "--check-length", is_flag=True, help="With the proof: is five times as long a training better?"
+    "--check-length", is_flag=True, help="Say whether a longer training is better."
 )
 
 model_options = section(
@@ -204,7 +204,7 @@ slim_options = section(
         "--target",
         type=click.Choice(["auto"]),
         metavar="auto",
-        help="auto: the size that the masks let one expect to be enough.  [default]",
+        help="The size that the masks let one expect.  [default]",
     ),
     click.option("--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep."),
     click.option("--target-macs", type=float, metavar="SHARE", help="Share of the MACs to keep."),
@@ -225,7 +225,7 @@ slim_options = section(
         "formats",
         multiple=True,
         metavar="NAME,...",
-        help="Write it as onnx, export, hub, sparse or explorer, too.",
+        help="Also onnx, export, hub, sparse or explorer.",
     ),
 )
 

@@ -21,7 +21,7 @@ from dst_analyze.slimming.planning.plan_types import SlimPlan
 
 _MOST_CELLS, _FEWEST_CELLS = 128, 16  # of a strip
 _MOST_DIGITS, _MOST_OF_MANY, _FEW_LAYERS = 12_000, 5_000, 30  # of all strips on a page, one a cell
-_MOST_ALPHAS = 8
+_MOST_ALPHAS, _MOST_LAYERS = 8, 500
 _LEVELS = 15
 _MOST_BYTES = 32 * 2**20  # of a trial's masks, eight weights each: more would take the report gigabytes
 
@@ -52,8 +52,10 @@ def _digits_per_layer(record: SweepRecord) -> int:
 def channels_of(record: SweepRecord, plan: SlimPlan | None) -> dict[str, Channels]:
     """Return what is alive of each layer, in the first seed's trials.
 
-    Empty if no masks were kept, or damaged ones, or very many.
+    Empty if no masks were kept, or damaged ones, or very many, or if there are over 500 layers.
     """
+    if len(record.layers) > _MOST_LAYERS:
+        return {}
     alphas = strip_alphas(record)
     kinds = dict(zip(record.layers["layer"], record.layers["kind"], strict=True))
     try:

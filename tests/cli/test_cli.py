@@ -407,7 +407,7 @@ def test_the_end_of_a_run_is_ten_lines_and_the_page(here, shown, capsys, inline)
     assert len(summary) <= 10
     model, _, said = rows["answer"].partition(": ")
     assert model == "m, 1.81k parameters"
-    assert re.fullmatch(r".* could go: 1\.81k → \d+ parameters, MACs to \d+ %; not proven yet", said)
+    assert re.fullmatch(r".* could go: 1\.81k → \d+ parameters, MACs to \d+ %; .*; not proven yet", said)
     assert "redundant" in rows
     assert re.match(r"(high|some|low): ", rows["how sure"])
     assert (rows["report"], rows["slim model"]) == ("run/report.html", "run/slim_model.py")

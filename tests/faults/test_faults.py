@@ -133,7 +133,7 @@ def test_a_folder_is_locked_from_the_first_trial_to_the_report(bench, monkeypatc
                 said[name] = log.read_text()
         return verify_task_plan(*args, **options)
 
-    monkeypatch.setattr("dst_analyze.slimming.artifacts.verify_task_plan", others)
+    monkeypatch.setattr("dst_analyze.slimming.proving.verify_task_plan", others)
     assert bench.do(JOBS["sweep"]) == 0
     assert codes == {"force": 2, "slim": 2, "verify": 2, "report": 2, "rank": 0}
     for name in ("force", "slim", "verify", "report"):

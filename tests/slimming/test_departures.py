@@ -245,7 +245,7 @@ def swept(tmp_path_factory):
 
 def test_all_groups_go_by_their_evidence_and_unclear_ones_are_marked(swept, capsys):
     found, _ = swept
-    plan = found.suggest_widths(write=False)
+    plan = found.suggest_widths(write=False, target_params=0.5)
     assert plan.is_advice
     assert 1 <= plan.trials <= 2
     assert plan.new_params < 0.6 * plan.params

@@ -258,8 +258,11 @@ def test_any_model_has_a_card_with_its_evidence_which_is_the_users_to_change(run
     assert files == {"README.md", "SHA256SUMS", "config.json", "model.safetensors", "slim_model.py"}
     card = (run / "hub" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: pytorch\n")
-    for text in ("Strengths (alpha): 1e-06, 1e-05", "## Proof\n\nNone", "license:", "| `conv2` |"):
+    for text in ("Strengths (alpha): 1e-06, 1e-05", "## Proof\n\nNone", "license:"):
         assert text in card
+    narrowed = [group.group for group in SlimPlan.load(run / "plan.json").groups if group.new_width < group.width]
+    assert narrowed
+    assert all(f"| `{name}` |" in card for name in narrowed)
     slim = _built(run / "hub" / "slim_model.py")
     assert json.loads((run / "hub" / "config.json").read_text())["parameters"] == sum(
         p.numel() for p in slim.parameters()

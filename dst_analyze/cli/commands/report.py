@@ -15,7 +15,7 @@ from dst_analyze.cli.options import debug_option, open_option, run_argument
 @run_argument
 @folder("--figures", "Write each figure into this folder, too.")
 @choice("--format", "svg", "png", "pdf", text="With --figures: what kind of files.")
-@click.option("--columns", type=click.IntRange(1, 2), help="With --figures: as wide as one or two columns of a paper.")
+@click.option("--columns", type=click.IntRange(1, 2), metavar="1|2", help="With --figures: columns of a paper.")
 @open_option
 @debug_option
 def report(

@@ -36,11 +36,11 @@ from dst_analyze.sweep.engines import forkserver
     "--target",
     type=click.Choice(["auto"]),
     metavar="auto",
-    help="auto: first find the smallest size that is level with the dense model, by training.",
+    help="First find the smallest size that is level.",
 )
-@click.option("--ladder", is_flag=True, help="Prove the suggestion at several sizes: ladder.json.")
+@click.option("--ladder", is_flag=True, help="Prove the suggestion at several sizes.")
 @click.option(
-    "--rungs", callback=numbers, metavar="R,S,...", help="Sizes of the ladder, as shares.  [default: 0.75,0.5,0.25,0.1]"
+    "--rungs", callback=numbers, metavar="R,S,...", help="Sizes of the ladder.  [default: 0.75,0.5,0.25,0.1]"
 )
 @click.option(
     "--by",
@@ -48,11 +48,11 @@ from dst_analyze.sweep.engines import forkserver
     default="params",
     show_default=True,
     metavar="AXIS",
-    help="What the sizes of the ladder are shares of: params, macs or both.",
+    help="Shares of params, macs or both.",
 )
 @fine_tune_option
 @check_length_option
-@click.option("--dry-run", is_flag=True, help="Show the number of trainings and their time; train nothing.")
+@click.option("--dry-run", is_flag=True, help="Show trainings and time; train nothing.")
 @worker_options
 @data_root_option
 @trust_option

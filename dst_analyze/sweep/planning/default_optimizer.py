@@ -35,8 +35,6 @@ def _reason(model: nn.Module, *, accuracy: bool) -> str:
     batch_norm = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
     if any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in modules):
         return "the model is recurrent"
-    if any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules):
-        return "the model has an embedding"
     if any(
         isinstance(m, nn.LayerNorm) or "layernorm" in n or "rmsnorm" in n for m, n in zip(modules, names, strict=True)
     ):
@@ -45,4 +43,6 @@ def _reason(model: nn.Module, *, accuracy: bool) -> str:
         return "the model has attention"
     if not batch_norm and any("attention" in name or "attn" in name for name in names):
         return "the model has attention"
+    if any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules):
+        return "the model has an embedding"
     return "" if accuracy or batch_norm else "the task is no classification and the model has no batch norm"
