@@ -2,7 +2,7 @@
 
     python benchmarks/job_cost.py [--nets mlp,lenet_5,vgg,resnet,vit] [--repeats 3] [--share 1] [--data digits]
 
-Both are commands of their own, run in turn: a script with a plain PyTorch loop on all cores, of the 2,250 steps that
+Both are commands of their own, run in turn: a script with a plain PyTorch loop on all cores, of the 3,000 steps that
 the dense reference is trained for in all (imports and reading the data among its time), and `dst-analyze NET --alphas
 1e-7,1e-6,1e-5` with no other option but the data: planning, warm-up, reference, three trials, ranking, suggestion,
 report. ``--share 0.2`` trains both for a fifth of the steps, where time is short: start and report then weigh five
@@ -12,9 +12,7 @@ Shown are the seconds of both and their ratio, the median over repeats; the rati
 less on what else the machine does; and the forecast of `--dry-run` over the time that the job took, by the clock
 and, for what the job would take alone, by its seconds of CPU.
 
-On 19 November 2026, 2 cores that other programs kept busy (load 17 to 24), one repeat, one thread for both sides
-(OMP_NUM_THREADS=1), so that clocks say little: mlp 1.76 times the time and 2.45 times the CPU (9.6 and 23.5 s);
-lenet_5 with ``--share 0.1`` 1.93 and 2.40. The other nets, and a machine with nothing else to do, were not measured.
+docs/experiments/cost.md has the table of 19 November 2026.
 """
 
 from __future__ import annotations

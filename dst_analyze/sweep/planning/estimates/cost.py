@@ -31,8 +31,10 @@ TIMED, UNTIMED = 6, 2
 """The least timed steps of each kind, and untimed ones before them, as the first steps are slower."""
 LONG_ENOUGH = 0.4
 """Seconds of timed steps after which these are enough; the short steps of small models vary."""
-STARTING, ENDING = 0.5, 1.5
-"""Seconds in which a worker process starts, and in which ranking, suggestion and report are made (measured alone)."""
+STARTING, ENDING = 1.0, 3.0
+"""Seconds in which a worker process starts, and in which ranking, suggestion and report are made, with imports."""
+TOGETHER = 1.15
+"""How many times longer trials take beside each other on one CPU, whose caches and memory they share."""
 NOTICED = 0.2
 """Cores that other programs use at least where the machine counts as busy."""
 _MOST_TIMED = 200
@@ -63,13 +65,14 @@ class Estimate:
     busy: float = 1.0  # how many times longer all of this takes beside what other programs do now
     others: float = 0.0  # cores that these use
     loading: float = 0.0  # share of a dense step in which it waits for its batch
+    together: float = 1.0  # how many times longer trials take beside each other
 
     def seconds(self, trials: int) -> float:
         """Return the time of the warm-ups, the dense trial, the masked ones and the report, alone on the machine."""
         warm_up = self.warm_up_steps * (self.warm_up_step or self.dense_step) + self.starting
         dense = self.steps * self.dense_step + self.scoring + self.starting
         masked = self.steps * self.masked_step + self.scoring + self.starting
-        trained = _makespan([dense, *[masked] * (trials - 1)], self.jobs)
+        trained = _makespan([dense, *[masked] * (trials - 1)], self.jobs) * self.together
         return _makespan([warm_up] * self.warm_ups, self.jobs) + trained + self.ending
 
     def as_json(self) -> dict[str, Any]:
@@ -175,6 +178,7 @@ def estimate_of(plan: Plan, jobs: int, *, in_workers: bool = True) -> Estimate:
         busy=round(busy, 2),
         others=round(machine.others, 2),
         loading=round(dense.waited, 3),
+        together=TOGETHER if in_workers and min(jobs, count) > 1 and task.device.name == "cpu" else 1.0,
     )
 
 
