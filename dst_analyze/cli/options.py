@@ -31,12 +31,8 @@ trust_option = click.option(
 given_model_option = click.option("--model", metavar="SPEC", help="The model, if the run names none (a Study).")
 run_argument = click.argument("run_folder", type=click.Path(path_type=Path))
 
-fine_tune_option = click.option(
-    "--fine-tune", is_flag=True, help="Prove the widths with trained weights, too."
-)
-check_length_option = click.option(
-    "--check-length", is_flag=True, help="Say whether a longer training is better."
-)
+fine_tune_option = click.option("--fine-tune", is_flag=True, help="Prove the widths with trained weights, too.")
+check_length_option = click.option("--check-length", is_flag=True, help="Say whether a longer training is better.")
 
 model_options = section(
     "Model",

@@ -39,9 +39,7 @@ from dst_analyze.sweep.engines import forkserver
     help="First find the smallest size that is level.",
 )
 @click.option("--ladder", is_flag=True, help="Prove the suggestion at several sizes.")
-@click.option(
-    "--rungs", callback=numbers, metavar="R,S,...", help="Sizes of the ladder.  [default: 0.75,0.5,0.25,0.1]"
-)
+@click.option("--rungs", callback=numbers, metavar="R,S,...", help="Sizes of the ladder.  [default: 0.75,0.5,0.25,0.1]")
 @click.option(
     "--by",
     type=click.Choice(["params", "macs", "both"]),
