@@ -27,12 +27,15 @@ STUDY = "from dst_analyze.examples import {0}; {0}.EPOCHS = 1; print({0}.main('r
 NOTEBOOK = """
 import nbformat
 from nbclient import NotebookClient
-code = "import dst_analyze\\ndst_analyze.rank_layers('{}')"
+code = "import dst_analyze, pandas\\n" + (
+    "dst_analyze.rank_layers(pandas.DataFrame({'layer': ['a', 'b'] * 2, 'alpha': [1e-6] * 2 + [1e-5] * 2, "
+    "'remaining': [0.9, 0.3, 0.5, 0.1]}))"
+)
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
 NotebookClient(notebook, timeout=300).execute()
 assert "text/html" in notebook.cells[0].outputs[0].data
 import jupyterlab
-""".format(ROOT / "reports" / "digits")
+"""
 
 
 @dataclass(frozen=True)
