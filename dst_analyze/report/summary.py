@@ -156,7 +156,8 @@ def _saving(plan: SlimPlan | None, proof: Verification | None, answer: Answer) -
 
 def _proven(proof: Verification) -> Iterator[str]:
     """Yield the result of the proof in a sentence or two."""
-    seeds = f"{len(proof.seeds)} seed{'s' if len(proof.seeds) != 1 else ''}"
+    count = len(proof.entry(DENSE).scores)  # a comparison that is decided is not trained on
+    seeds = f"{count} seed{'s' if count != 1 else ''}"
     lead, low, high = proof.lead(DENSE)
     if math.isnan(lead):
         yield f"Trained from scratch with {seeds}: no seed has a finished training of both it and the dense model."
