@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from slim_proof import by_magnitude, dense_model, score_of
+from slim_proof import by_magnitude, dense_model, forget_trained, score_of
 
 from dst_analyze import couple_channels, rank_layers, run_sweep, suggest_widths
 from dst_analyze.channels.groups import Coupling, Group
@@ -202,7 +202,7 @@ def by_order(coupling: Coupling, names: list[str]) -> Any:
 
 
 def prove(name: str, options: argparse.Namespace) -> None:
-    dense_model.__globals__["_TRAINED"].clear()  # of the net before
+    forget_trained()
     asked = build_options(name, "flawed")
     task = plan_sweep(**asked, alphas=ALPHAS, seeds=(0,), steps=options.proof_steps, out=options.runs / "none").task
     coupling = couple_channels(task.traced)

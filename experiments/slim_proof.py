@@ -147,6 +147,11 @@ def by_magnitude(task: Task, coupling: Coupling, asked: Mapping[str, float], see
 _TRAINED: dict[int, nn.Module] = {}
 
 
+def forget_trained() -> None:
+    """Drop the trained dense models, before another net is proven."""
+    _TRAINED.clear()
+
+
 def dense_model(task: Task, coupling: Coupling, seed: int) -> nn.Module:
     """The dense model trained on the task; once per seed, as a run of this script is of one net at a time."""
     if seed in _TRAINED:
@@ -163,7 +168,7 @@ def score_of(task: Task, coupling: Coupling, name: str, plan: SlimPlan | None, s
 
 def prove(net: str, out: Path, options: argparse.Namespace) -> None:
     spec, data = NETS[net]
-    _TRAINED.clear()
+    forget_trained()
     length = options.sweep_steps or options.steps
     folder = out.with_name(f"{out.stem}-{net}-{length}")
     asked = {
