@@ -95,6 +95,11 @@ def percent(share: float | None) -> str:
     return "–" if share is None or math.isnan(share) else f"{100 * share:.1f}"
 
 
+def size_text(share: float) -> str:
+    """Return the size of a slim model, a share (0 to 1), with up to three digits and the sign: 12.5 %."""
+    return f"{100 * share:.3g} %"
+
+
 def spreadsheet_name(name: str) -> str:
     """Return a name that a spreadsheet reads as text: formulas get an apostrophe in front."""
     return f"'{name}" if name[:1] in (*_FORMULA, "'") and name else name

@@ -8,14 +8,14 @@ from rich.table import Table
 
 from dst_analyze.cli.terminal import facts_table, score_text
 from dst_analyze.slimming.proof.ladder_result import LadderProof
-from dst_analyze.text import short
+from dst_analyze.text import short, size_text
 
 
 def ladder_proof_table(found: LadderProof, width: int) -> Table:
     """Return a table of every model at every size of a ladder, with how the suggestion stands against it."""
     names, rows = [], []
     for row in found.table.itertuples():
-        names.append(f"{100 * row.share:.3g} % {row.model}")
+        names.append(f"{size_text(row.share)} {row.model}")
         rows.append(
             [
                 score_text(row.score, found.score),

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.config import Json, Number, Share, Size
+from dst_analyze.text import size_text
 
 POWER = 0.5
 """The share of the parameters that is expected to be enough: the share of single weights left, to this power."""
@@ -83,21 +84,21 @@ class SizeTarget(Json):
         if self.basis == "proof":
             return f"no size tried is shown to be level with the dense model ({self._tried})"
         if self.basis == "masks":
-            return f"the sweep's masks let one expect that {_percent(self.share)} is enough"
-        return f"{_percent(self.share)} of the parameters is a default, {_WHY[self.basis]}"
+            return f"the sweep's masks let one expect that {size_text(self.share)} is enough"
+        return f"{size_text(self.share)} of the parameters is a default, {_WHY[self.basis]}"
 
     @property
     def sentence(self) -> str:
         """Why the plan has its size, in a sentence."""
         left = ""
         if self.basis == "masks" and self.left is not None:
-            left = f" (they leave {_percent(self.left)} of the single weights at no measurable loss): not proven"
+            left = f" (they leave {size_text(self.left)} of the single weights at no measurable loss): not proven"
         return f"{self.clause[:1].upper()}{self.clause[1:]}{left}."
 
     @property
     def _tried(self) -> str:
         words = {"level": "level", "below": "below it", "open": "not decided"}
-        return ", ".join(f"{_percent(size.share)}: {words[size.standing]}" for size in self.tried)
+        return ", ".join(f"{size_text(size.share)}: {words[size.standing]}" for size in self.tried)
 
 
 _WHY = {
@@ -140,7 +141,3 @@ def alpha_results(ranking: Ranking) -> list[AlphaResult]:
         loss = float(rows["loss"].iloc[0])
         found.append(AlphaResult(float(alpha), min(max(left, 0.0), 1.0), loss, free=float(alpha) <= strongest))
     return found
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"

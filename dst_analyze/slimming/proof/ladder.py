@@ -12,8 +12,8 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.ladder import SHARES
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.proof.candidates import Candidate
-from dst_analyze.slimming.proof.ladder_result import Axis, LadderProof, LadderRung
-from dst_analyze.slimming.proof.result import DENSE, WORDS, Seeds, looks_of
+from dst_analyze.slimming.proof.ladder_result import Axis, LadderProof, LadderRung, rung_name
+from dst_analyze.slimming.proof.result import DENSE, Seeds, looks_of
 from dst_analyze.slimming.proof.trainings import CandidateRun, TrainingCount, Trainings
 from dst_analyze.slimming.proof.verify import PlanProof, check_seeds
 
@@ -42,7 +42,7 @@ class Ladder:
         both = len({axis for axis, _ in sizes}) > 1
         self._plans = {size: plan_at(*size) for size in sizes}
         self._proofs = {
-            (axis, share): PlanProof(trainings, plan, record, f"at {_size(axis, share, both=both)}")
+            (axis, share): PlanProof(trainings, plan, record, f"at {rung_name(axis, share, both=both)}")
             for (axis, share), plan in self._plans.items()
         }
 
@@ -68,7 +68,7 @@ class Ladder:
         here.listener(Notice(self.cost_words(seeds)))
         rungs = []
         for (axis, share), proof in self._proofs.items():
-            here.listener(Notice(f"the ladder at {_size(axis, share, both=True)}"))
+            here.listener(Notice(f"the ladder at {rung_name(axis, share, both=True)}"))
             found = proof.run(seeds, sizes=len(self._proofs), announced=True)
             rungs.append(LadderRung(axis=axis, share=share, proof=found.untimed()))
         plan = next(iter(self._plans.values()))
@@ -82,7 +82,3 @@ class Ladder:
             macs=plan.macs,
             sweep=self._record.sha256,
         )
-
-
-def _size(axis: Axis, share: float, *, both: bool) -> str:
-    return f"{100 * share:.3g} %{f' of the {WORDS[axis]}' if both else ''}"

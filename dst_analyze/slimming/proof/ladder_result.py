@@ -32,6 +32,7 @@ from dst_analyze.slimming.proof.result import (
     LeadStanding,
     Verification,
 )
+from dst_analyze.text import size_text
 
 Axis = Literal["params", "macs"]
 AXES: tuple[Axis, ...] = ("params", "macs")
@@ -182,7 +183,7 @@ class LadderProof(Json):
     def _name(self, rung: LadderRung) -> str:
         """Return a size in words; MACs are named only where the ladder has both kinds of sizes."""
         both = len({rung.axis for rung in self.rungs}) > 1
-        return f"{100 * rung.share:.3g} %{f' of the {WORDS[rung.axis]}' if both else ''}"
+        return rung_name(rung.axis, rung.share, both=both)
 
     @property
     def dense(self) -> Entry:
@@ -208,3 +209,8 @@ def _listed(words: Sequence[str]) -> str:
     if all(word.endswith(" %") for word in words) and len(words) > 1:
         words = [*(word.removesuffix(" %") for word in words[:-1]), words[-1]]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def rung_name(axis: Axis, share: float, *, both: bool) -> str:
+    """Return a size in words; the axis is named where a ladder has sizes on both."""
+    return f"{size_text(share)}{f' of the {WORDS[axis]}' if both else ''}"

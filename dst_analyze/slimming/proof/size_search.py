@@ -19,6 +19,7 @@ from dst_analyze.slimming.proof.candidates import Candidate
 from dst_analyze.slimming.proof.comparison import Lead, compare_with_others
 from dst_analyze.slimming.proof.result import DENSE, LEVEL, SLIM, Seeds, looks_of
 from dst_analyze.slimming.proof.trainings import CandidateRun, TrainingCount, Trainings
+from dst_analyze.text import size_text
 
 _NEAR = 1.15  # sizes of the ladder that are closer to the expected one than this factor are not tried beside it
 
@@ -81,7 +82,7 @@ class _Search:
     def _is_level(self, at: int) -> bool:
         """Train one size beside the dense model until it is decided, and return whether it is level."""
         share = self.sizes[at]
-        name, plan = f"{100 * share:.3g} %", self.plan_at(share)
+        name, plan = size_text(share), self.plan_at(share)
         candidates = {DENSE: Candidate(DENSE, "", None), name: Candidate(SLIM, "", plan)}
         for count in self.looks:
             self._train(candidates, count)
