@@ -24,6 +24,7 @@ from dst_analyze.cli.default_group import DEFAULT
 from dst_analyze.cli.main import commands
 from dst_analyze.cli.option_types import section_of
 
+FRONT = "---\nhide: [navigation]\n---\n"  # a menu of one entry says nothing
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 LINK = re.compile(r"\[([^\]\[]*)\](\(|: )([^)\s#]+)(#[^)\s]*)?(\)?)")
@@ -34,7 +35,7 @@ DEFINITION = re.compile(r"^\[(\w+)\]: (\S+)\n?", re.MULTILINE)
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, for mkdocs."""
     made: dict[str, str | bytes] = {
-        "index.md": _relinked((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, "index.md"),
+        "index.md": FRONT + _relinked((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, "index.md"),
         "reference/options.md": options_page(),
     }
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
