@@ -131,13 +131,13 @@ training_options = section(
         "--threshold-clock",
         type=float,
         metavar="X",
-        help="Rate over the weights'.  [default: 9000 / steps]",
+        help="Thresholds' rate over weights'.  [default: 9000 / steps]",
     ),
     click.option(
         "--threshold-scale",
         type=click.Choice(["layer", "one"]),
         metavar="UNIT",
-        help="By layer, or one for all.  [default: layer]",
+        help="Their unit: by layer, or one.  [default: layer]",
     ),
     click.option(
         "--on-collapse",
@@ -164,14 +164,14 @@ training_options = section(
         metavar="KIND",
         text="vector, scalar or matrix.",
     ),
-    choice("--estimator", "long-tail", "clipped", metavar="NAME", text="long-tail or clipped."),
+    choice("--estimator", "long-tail", "clipped", metavar="NAME", text="long-tail or clipped gradients."),
     choice(
         "--backend",
         "auto",
         "eager",
         "compiled",
         metavar="NAME",
-        text="auto, eager or compiled.",
+        text="Masking: auto, eager or compiled.",
     ),
 )
 
@@ -200,7 +200,7 @@ slim_options = section(
         "--target",
         type=click.Choice(["auto"]),
         metavar="auto",
-        help="The size that the masks let one expect.  [default]",
+        help="Size that the masks show to be enough.  [default]",
     ),
     click.option("--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep."),
     click.option("--target-macs", type=float, metavar="SHARE", help="Share of the MACs to keep."),
@@ -279,7 +279,6 @@ output_options = section(
 
 COMMON = (
     "--data",
-    "--data-root",
     "--weights",
     "--alphas",
     "--seeds",
@@ -288,13 +287,8 @@ COMMON = (
     "--verify",
     "--out",
     "--resume",
-    "--force",
     "--jobs",
-    "--device",
-    "--open",
     "--dry-run",
-    "--fast-dev-run",
-    "--config",
 )
 """What `dst-analyze --help` shows; `--help-all` shows every option."""
 
