@@ -131,7 +131,7 @@ training_options = section(
         "--threshold-clock",
         type=float,
         metavar="X",
-        help="Thresholds' rate over weights'.  [default: 9000 / steps]",
+        help="Rate over the weights'.  [default: 9000 / steps]",
     ),
     click.option(
         "--threshold-scale",
@@ -164,7 +164,7 @@ training_options = section(
         metavar="KIND",
         text="vector, scalar or matrix.",
     ),
-    choice("--estimator", "long-tail", "clipped", metavar="NAME", text="long-tail or clipped gradients."),
+    choice("--estimator", "long-tail", "clipped", metavar="NAME", text="long-tail or clipped."),
     choice(
         "--backend",
         "auto",
