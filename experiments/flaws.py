@@ -24,21 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from slim_proof import by_magnitude, dense_model, forget_trained, score_of
+from rivals import rivals
+from slim_proof import forget_trained, score_of
 
 from dst_analyze import couple_channels, rank_layers, run_sweep, suggest_widths
 from dst_analyze.channels.groups import Coupling, Group
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.record import SweepRecord
-from dst_analyze.slimming.planning.density import from_ratios
-from dst_analyze.slimming.planning.evidence import equal_evidence, null_evidence
+from dst_analyze.slimming.planning.evidence import equal_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.plan_widths import plan_of, plan_widths
+from dst_analyze.slimming.planning.plan_widths import plan_of
 from dst_analyze.slimming.planning.target import alpha_results
-from dst_analyze.slimming.proof.trainings import magnitude_ratios
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task
@@ -163,42 +161,20 @@ def candidates(name: str, task: Task, coupling: Coupling, runs: Path) -> Iterato
     record = swept(name, "flawed", 0, runs)
     asked = {"params": twin_share(name, task, runs)}
     plan = suggest_widths(task.traced, rank_layers(record), coupling=coupling, target_params=asked["params"])
-    params, macs = {"params": plan.reached["params"]}, {"macs": plan.reached["macs"]}
-    traced, limits, equal = task.traced, plan.limits, equal_evidence(coupling)
-
-    def thinned(evidence: Any, rule: str = plan.rule, asked: dict[str, float] = params) -> SlimPlan:
-        return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=asked)
-
     yield "dense", None
     yield "suggestion", plan
     if FLAWS[name].group:
-        groups = coupling.removable
+        groups, equal = coupling.removable, equal_evidence(coupling)
         repaired = {group.name: FLAWS[name].twin if is_flawed(name, group) else group.width for group in groups}
-        yield "twin", plan_of(traced, coupling, repaired, equal, rule="twin", asked=params, limits=limits)
-    yield "uniform, parameters", thinned(equal, "density")
-    yield "uniform, MACs", thinned(equal, "density", macs)
-    yield "initial weights", thinned(null_evidence(coupling, record))
-    yield "depth", thinned(by_order(coupling, [layer.name for layer in traced.layers]))
-    by_size = sorted(traced.layers, key=lambda layer: layer.params)
-    yield "size", thinned(by_order(coupling, [layer.name for layer in by_size]))
-    with torch_threads(task.threads):
-        dense = dense_model(task, coupling, 0)
-        yield "magnitude", thinned(from_ratios(coupling, list(magnitude_ratios(traced, dense).values())))
-        yield "torch-pruning", plan_of(
-            traced, coupling, by_magnitude(task, coupling, params, 0), equal, rule="torch-pruning", asked=params,
-            limits=limits,
-        )  # fmt: skip
+        params = {"params": plan.reached["params"]}
+        yield "twin", plan_of(task.traced, coupling, repaired, equal, rule="twin", asked=params, limits=plan.limits)
+    yield from rivals(task, coupling, record, plan)
 
 
 def is_flawed(name: str, group: Group) -> bool:
     """True for the groups of channels that are too many: as wide as the flaw, and made by its layers."""
     made = {group.name, *group.layers("produces")}
     return group.width * group.per_unit == FLAWS[name].size and bool(made & {FLAWS[name].group, *FLAWS[name].layers})
-
-
-def by_order(coupling: Coupling, names: list[str]) -> Any:
-    """Return densities that fall evenly (in log) from 1 to a tenth along an order of the layers."""
-    return from_ratios(coupling, [dict(zip(names, np.geomspace(1.0, 0.1, len(names)).tolist(), strict=True))])
 
 
 def prove(name: str, options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ RUNS: dict[str, str] = {
     "lenet-5": "example:lenet-5-caffe --data mnist --data-root {data}",
     "resnet-14": f"example:resnet-20 --model-arg blocks=2 --model-arg stride=2 --data {CIFAR}",
     "vgg-16-narrow": f"example:vgg-16 --model-arg width=0.25 --data {CIFAR}",
-    "small-vit": "example:small-vit --data mnist --data-root {data}",
+    "small-vit": "experiments/small_vit.py:vit --data mnist --data-root {data}",
     "mobilenet-v2": f"torchvision:mobilenet_v2 --model-arg width_mult=0.5 --model-arg num_classes=10 --data {CIFAR}",
 }
 """By folder: model and data. Everything else is the default."""

@@ -85,6 +85,7 @@ sweep_options = section(
     click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Seeds per alpha."),
     click.option("--steps", type=int, metavar="N", help="Training steps per trial.  [default: 1500]"),
     click.option("--epochs", type=int, metavar="N", help="Passes over the data, in place of --steps."),
+    click.option("--quick", is_flag=True, help="No sweep: one training, pruned by magnitude."),
     click.option("--budget", metavar="TIME", help="Choose the length for a time, as 5min."),
     click.option("--until-stable", is_flag=True, help="End trials whose order of layers is stable."),
     click.option("--max-epochs", type=int, metavar="N", help="Most epochs with --until-stable."),

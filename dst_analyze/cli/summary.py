@@ -84,6 +84,8 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     """Yield the rows of one screen: problem, answer, the five layers that matter, confidence, next command."""
     record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     main_problem = _problem(record)
+    if record.config.quick:
+        yield "no sweep", "one training, its weights pruned by magnitude; alpha is the share that goes"
     if main_problem is not None:
         yield "WARNING", main_problem.what
     yield "answer", _answer(record, ranking, suggestion, proof)
@@ -92,7 +94,7 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     ways = read_method_comparison(record, ranking)
     if ways is not None:
         yield "baselines", ways.verdict
-    doubts = dict.fromkeys(str(note.title) for note in notes_of(record))
+    doubts = dict.fromkeys(str(note.title) for note in notes_of(record) if note.title != Title.QUICK)
     if doubts:
         yield "notes", f"{'; '.join(doubts)} (explained in the report)"
     if not isinstance(suggestion, DstError) and suggestion.plan.is_advice:
@@ -119,7 +121,7 @@ def _problem(record: SweepRecord) -> _Problem | None:
     """Return the most important problem; None if there is none."""
     titles = {note.title for note in notes_of(record)}
     longer = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
-    given = record.config.given_alphas
+    given = () if record.config.quick else record.config.given_alphas
     if record.folder.name.endswith(SUFFIX):
         return _Problem(
             "a few steps only, to test that everything works: nothing here is a result",
@@ -143,6 +145,11 @@ def _problem(record: SweepRecord) -> _Problem | None:
         return _Problem(
             "what remains does not depend on alpha, so the search for alphas stopped",
             command_again(record, **(longer if own else {"optimizer": other})),
+        )
+    if Title.BROKEN in titles and record.config.quick:
+        return _Problem(
+            "every pruned model scores far below the dense one, and nothing was trained after pruning",
+            f"{command_again(record)}, without --quick",
         )
     if Title.BROKEN in titles:
         weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
@@ -205,7 +212,7 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
         return f"{said} ({ranking.why})" if ranking.verdict is Verdict.NONE else said
     said += f" (Kendall's W {ranking.statistics.w:.2f})"
     share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
-    if share is None:
+    if share is None or record.config.quick:
         return said
     return f"{said}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
 

@@ -27,7 +27,11 @@ GLOSSARY = tuple(
     Term(word, meaning)
     for word, meaning in (
         ("alive", "Of a row or column of a layer: at least one of its weights remains."),
-        ("alpha", "How hard training is allowed to prune; the larger, the fewer weights remain."),
+        (
+            "alpha",
+            "How hard training is allowed to prune; the larger, the fewer weights remain. In a run without a sweep: "
+            "the share of the weights that is pruned.",
+        ),
         ("average", "Label of a layer that keeps about as much of its weights as the other layers do."),
         ("baseline", "Another way to rank the layers, such as the magnitude of trained weights."),
         (
@@ -90,7 +94,11 @@ GLOSSARY = tuple(
         ("step", "One update of the weights, from one batch."),
         ("tau", "Kendall's tau: agreement of two orders, from −1 (opposite) to 1 (the same)."),
         ("threshold", "A trained limit per row of a layer: weights of smaller magnitude count as zero."),
-        ("trial", "One training, at one alpha and with one seed; the dense trial prunes nothing."),
+        (
+            "trial",
+            "One training, at one alpha and with one seed; the dense trial prunes nothing. In a run without a sweep "
+            "a trial is pruned, and trained no more.",
+        ),
         ("typical layer", "The median layer of the same trial."),
         (
             "unclear",

@@ -17,6 +17,7 @@ _LEARNED = 0.97  # a model has learned if its loss falls below this share of the
 class Title(StrEnum):
     """Titles of notes."""
 
+    QUICK = "No sweep was run"
     STAND_IN = "Stand-in data"
     BEFORE = "Before training"
     HARDLY_LEARNED = "Hardly learned"
@@ -42,8 +43,24 @@ class Note:
 
 def notes_of(record: SweepRecord) -> list[Note]:
     """Return the notes on a sweep, most important first."""
-    found = (_data, _before, _learning, _targets, _flat, _lost, _unpruned, _broken, _stable, _resets, _held)
+    found = (_quick, _data, _before, _learning, _targets, _flat, _lost, _unpruned, _broken, _stable, _resets, _held)
     return [note for find in found for note in find(record)]
+
+
+def _quick(record: SweepRecord) -> Iterator[Note]:
+    if record.config.quick:
+        steps, seeds = record.manifest.warm_up, len(record.config.seeds)
+        trained = (
+            f"the model's weights were trained for {steps:,} steps without masks"
+            if steps
+            else "trained weights were given"
+        )
+        times = f", with {seeds} seeds" if seeds > 1 else ""
+        yield Note(
+            Title.QUICK,
+            f"This is a quick run: {trained}{times}, and the smallest ones were pruned at once. Alpha is the share "
+            "of the weights that was pruned. A run without --quick trains the masks, too.",
+        )
 
 
 def _data(record: SweepRecord) -> Iterator[Note]:
@@ -132,8 +149,12 @@ def _broken(record: SweepRecord) -> Iterator[Note]:
     if alphas and not any(record.does_the_task(trial) for alpha in alphas for trial in record.at(alpha)):
         yield Note(
             Title.BROKEN,
-            f"Every masked trial scores far below the dense model (under {WORKING:.0%} of its score): the alphas are "
-            "too strong for this model. Give weaker --alphas, or train longer (--steps).",
+            f"Every masked trial scores far below the dense model (under {WORKING:.0%} of its score): "
+            + (
+                "a run without --quick trains what is left."
+                if record.config.quick
+                else "the alphas are too strong for this model. Give weaker --alphas, or train longer (--steps)."
+            ),
         )
 
 

@@ -27,6 +27,9 @@ DEFAULT_BATCH_SIZE = 64
 MOST_TRIALS = 2_000
 """More are refused: an untrusted run folder could ask for enough to fill the memory."""
 
+QUICK_STRENGTHS = (0.3, 0.5, 0.7, 0.8, 0.9)
+"""The shares of the weights that a quick run prunes from the trained dense model; its alphas."""
+
 _MOST_STEPS = 10**12  # of anything that is counted in steps or samples
 
 # Numbers that make no sense are errors of the file they stand in.
@@ -68,6 +71,8 @@ _HINTS = {
     "target_remaining": "give shares of the weights to keep, such as 0.5,0.2",
     **dict.fromkeys(("epochs", "steps", "max_epochs"), "give one of --steps, --epochs and --max-epochs, from 1"),
     "seeds": "seeds are a count, such as 3",
+    "quick": "leave --quick out for a sweep",
+    "warm_up": "give more steps, or --weights of a trained model",
 }
 
 ThresholdScale = Literal["layer", "one"]
@@ -78,6 +83,12 @@ OnCollapse = Literal["reset", "hold"]
 
 RENAMED = {"threshold_unit": "threshold_scale", "operator": "backend"}
 """Options whose old names are accepted for one release."""
+
+_OF_A_SWEEP = (
+    "alphas", "alpha_scale", "target_remaining", "until_stable", "max_epochs", "control", "threshold_clock",
+    "threshold_scale", "on_collapse", "threshold", "estimator",
+)  # fmt: skip
+"""Options that a quick run, which trains no thresholds, does not have."""
 
 RESOLVED = ("alpha_factor", "effective_alphas")
 """Fields of a configuration that planning fills in: they follow from the others, the model and the data."""
@@ -98,6 +109,7 @@ class SweepConfig(Json):
     weights_sha256: str | None = None
     data: str = ""
     alphas: tuple[float, ...] | Literal["auto"] = "auto"
+    quick: bool = False  # no sweep: one dense training, pruned by magnitude
     alpha_scale: float | None = Field(default=None, gt=0)
     alpha_factor: float | None = Field(default=None, gt=0)  # the resolved scale, set by planning
     effective_alphas: tuple[float, ...] = ()  # the alphas given, times this factor
@@ -133,6 +145,8 @@ class SweepConfig(Json):
         fields: dict[str, Any] = handler(self)
         if self.amp_dtype == "bfloat16":
             fields.pop("amp_dtype", None)
+        if not self.quick:
+            fields.pop("quick", None)
         return fields
 
     @property
@@ -168,7 +182,9 @@ class SweepConfig(Json):
 
     @property
     def given_alphas(self) -> tuple[float, ...]:
-        """The given alphas, from which a search may start; none for "auto"."""
+        """The given alphas, from which a search may start; none for "auto". Those of a quick run are fixed."""
+        if self.quick:
+            return QUICK_STRENGTHS
         return () if self.alphas == "auto" else self.alphas
 
     @model_validator(mode="after")
@@ -200,6 +216,11 @@ class SweepConfig(Json):
         wrong = next((seed for seed in self.seeds if not 0 <= seed < 2**32), None)
         if wrong is not None:
             raise _wrong("seeds", f"{wrong} is not between 0 and 2^32")
+        for name in _OF_A_SWEEP if self.quick else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise _wrong("quick", f"it makes no sweep, and --{name.replace('_', '-')} is of one: give one of them")
+        if self.quick and self.warm_up == 0 and not self.weights:
+            raise _wrong("warm_up", "--quick prunes a trained model, and 0 steps train none")
         lengths = [name for name in ("epochs", "steps", "max_epochs") if getattr(self, name) is not None]
         if len(lengths) > 1:
             raise _wrong(lengths[0], f"{' and '.join(lengths)} both set the length of training: give one of them")

@@ -25,6 +25,11 @@ def default_warm_up(steps: int) -> int:
     return steps if steps < FULL_LENGTH else 0
 
 
+def quick_warm_up(steps: int) -> int:
+    """Return the steps of a quick run's one training: as many as a sweep's dense trial has with its warm-up."""
+    return steps + default_warm_up(steps)
+
+
 def default_threshold_scale(steps: int) -> ThresholdScale:
     """Return the scale of thresholds: that of their layer's weights, or 1 for all in a full-length run."""
     return "layer" if steps < FULL_LENGTH else "one"
@@ -37,6 +42,7 @@ class AskedPace:
     clock: float | None
     warm_up: int | None
     threshold_scale: ThresholdScale | None
+    quick: bool = False
 
     @classmethod
     def of(cls, config: SweepConfig) -> AskedPace:
@@ -46,12 +52,15 @@ class AskedPace:
         return cls(
             clock=config.threshold_clock or (PAPER_CLOCK if paper else None),
             warm_up=0 if no_warm_up else config.warm_up,
-            threshold_scale=config.threshold_scale or ("one" if paper else None),
+            threshold_scale=config.threshold_scale or ("one" if paper or config.quick else None),
+            quick=config.quick,
         )
 
     def warm_up_in(self, steps: int) -> int:
         """Return the warm-up of a run of so many steps."""
-        return default_warm_up(steps) if self.warm_up is None else self.warm_up
+        if self.warm_up is not None:
+            return self.warm_up
+        return quick_warm_up(steps) if self.quick else default_warm_up(steps)
 
     def threshold_scale_in(self, steps: int) -> ThresholdScale:
         """Return the scale of thresholds in a run of so many steps."""
@@ -69,4 +78,4 @@ def on_collapse_of(config: SweepConfig) -> OnCollapse:
 
 def asked_scale(config: SweepConfig) -> float | None:
     """Return the factor of the alphas that the user or the paper's recipe sets; None to derive it from the recipe."""
-    return config.alpha_scale or (1.0 if config.recipe == "paper" else None)
+    return config.alpha_scale or (1.0 if config.recipe == "paper" or config.quick else None)

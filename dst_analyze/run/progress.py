@@ -74,7 +74,8 @@ def watching(manifest: Manifest, where: Console) -> Iterator[Emit]:
     if manifest.model.weights:
         where.print(escape_control(manifest.model.weights))
     rate = "at the rate of the weights" if manifest.clock == 1 else f"{manifest.clock:.3g} times as fast as the weights"
-    where.print(f"on {escape_control(manifest.device)}; thresholds learn {rate}")
+    trained = "no sweep: one training, pruned by magnitude" if manifest.quick else f"thresholds learn {rate}"
+    where.print(f"on {escape_control(manifest.device)}; {trained}")
     if manifest.warning:
         where.print(Text.assemble(("! ", "bold yellow"), escape_control(manifest.warning)))
     lines = Lines(manifest, where)
@@ -105,7 +106,7 @@ class Lines:
     """A listener that prints a line when something ends or goes wrong."""
 
     def __init__(self, manifest: Manifest, where: Console) -> None:
-        self.score, self.where = manifest.data.score, where
+        self.score, self.quick, self.where = manifest.data.score, manifest.quick, where
 
     def __call__(self, event: Event) -> None:
         text = self.line(event)
@@ -117,6 +118,9 @@ class Lines:
         match event:
             case SweepStarted(trials=trials, done=done, steps=steps, jobs=jobs):
                 at_once = ": the run is complete" if done == trials else _at_once(jobs)
+                if self.quick:
+                    ended = ": the run is complete" if done == trials else ""
+                    return f"the trained model and {trials - 1} pruned ones{ended}"
                 return f"{trials} trials of {steps} steps{_done_already(done)}{at_once}"
             case TimeEstimated(seconds=seconds, at_most=at_most, busy=busy):
                 most = f", {minutes(at_most)} at most" if minutes(at_most) != minutes(seconds) else ""

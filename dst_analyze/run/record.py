@@ -212,6 +212,7 @@ class Manifest(Json):
     model: ModelSummary
     data: DataSummary
     steps: Size
+    quick: bool = False  # nothing is trained after the warm-up: no sweep
     warm_up: Count = 0  # steps before these, dense, from which all trials of a seed start
     reference: Literal["warm-up", "trained alike"] = "warm-up"  # the dense trial: the warm-up alone, or as the others
     optimizer: str
@@ -235,6 +236,8 @@ class Manifest(Json):
         written: dict[str, Any] = values(self)
         if self.warm_up_threads is None:
             written.pop("warm_up_threads", None)
+        if not self.quick:
+            written.pop("quick", None)
         return written
 
 

@@ -88,7 +88,7 @@ class RunProof:
 
     @property
     def _expected(self) -> SizeTarget:
-        return expected_target(alpha_results(self._ranking))
+        return expected_target(alpha_results(self._ranking), quick=self._record.config.quick)
 
     def _ladder(self, sizes: Sizes) -> Ladder:
         return Ladder(self._trainings, lambda axis, share: self._plan_at({axis: share}), sizes, self._record)

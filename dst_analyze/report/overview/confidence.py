@@ -50,6 +50,8 @@ def confidence_of(record: SweepRecord, ranking: Ranking) -> Confidence:
     """Return how sure the ranking of a run is."""
     level = _OF_VERDICT[ranking.verdict]
     limits: list[str] = []
+    if record.config.quick:
+        level, limits = min(level, 1), ["no sweep was run"]
     titles = {note.title for note in notes_of(record)}
     for title, words in _AT_MOST_LOW.items():
         if title in titles:
@@ -77,6 +79,6 @@ def _line(ranking: Ranking, limits: list[str]) -> str:
 def _reasons(record: SweepRecord, ranking: Ranking) -> list[str]:
     how, found = record.manifest, ranking.statistics.guesses
     said = [f"{ranking.why[:1].upper()}{ranking.why[1:]}.", *ranking.notes[1:]]
-    if ranking.verdict is not Verdict.NONE and found is not None:
+    if ranking.verdict is not Verdict.NONE and found is not None and not record.config.quick:
         said.append(pairs_at(found.pairs, how.steps, warm_up=how.warm_up > 0, unit=how.unit))
     return said

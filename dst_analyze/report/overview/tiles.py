@@ -76,6 +76,9 @@ _BUT = {
 
 def _cost(record: SweepRecord) -> Tile:
     count, steps = len(record.trials), record.manifest.steps
+    if record.config.quick:
+        trained = f"of training without masks on {record.manifest.device}, and {count - 1} prunings"
+        return Tile("cost", f"{record.manifest.warm_up:,} steps", f"{trained}.")
     trials = f"{count} training{'s' if count != 1 else ''} of {steps:,} steps on {record.manifest.device}"
     warm_up = f", after a warm-up of {record.manifest.warm_up:,}" if record.manifest.warm_up else ""
     return Tile("cost", duration(record.seconds), f"{trials}{warm_up}.")

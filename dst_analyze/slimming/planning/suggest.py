@@ -110,7 +110,9 @@ def suggest_widths(
     check_asked({"target": target, **{f"target_{name}": share for name, share in asked.items()}})
     size = None
     if not asked:
-        size = SizeTarget(basis="rehearsal", share=FALLBACK) if rehearsal else expected_target(alpha_results(ranking))
+        quick = record is not None and record.config.quick
+        expected = expected_target(alpha_results(ranking), quick=quick)
+        size = SizeTarget(basis="rehearsal", share=FALLBACK) if rehearsal else expected
         asked = shares_at(traced, size.share)
     if only_clear:
         alike = math.sqrt(max(0.0, min(1.0, *asked.values())))

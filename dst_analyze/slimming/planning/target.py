@@ -27,7 +27,7 @@ FALLBACK = 0.5
 AXES: tuple[Literal["params", "macs"], ...] = ("params",)
 """What an expected share is a share of."""
 
-Basis = Literal["masks", "proof", "no free alpha", "no score", "rehearsal"]
+Basis = Literal["masks", "pruning", "proof", "no free alpha", "no score", "rehearsal"]
 RungStanding = Literal["level", "below", "open"]
 
 
@@ -83,15 +83,15 @@ class SizeTarget(Json):
             return f"the smallest size tried that is level with the dense model ({self._tried})"
         if self.basis == "proof":
             return f"no size tried is shown to be level with the dense model ({self._tried})"
-        if self.basis == "masks":
-            return f"the sweep's masks let one expect that {size_text(self.share)} is enough"
+        if self.basis in _EVIDENCE:
+            return f"{_EVIDENCE[self.basis]} let one expect that {size_text(self.share)} is enough"
         return f"{size_text(self.share)} of the parameters is a default, {_WHY[self.basis]}"
 
     @property
     def sentence(self) -> str:
         """Why the plan has its size, in a sentence."""
         left = ""
-        if self.basis == "masks" and self.left is not None:
+        if self.basis in _EVIDENCE and self.left is not None:
             left = f" (they leave {size_text(self.left)} of the single weights at no measurable loss): not proven"
         return f"{self.clause[:1].upper()}{self.clause[1:]}{left}."
 
@@ -101,6 +101,7 @@ class SizeTarget(Json):
         return ", ".join(f"{size_text(size.share)}: {words[size.standing]}" for size in self.tried)
 
 
+_EVIDENCE = {"masks": "the sweep's masks", "pruning": "the weights that magnitude pruning leaves"}
 _WHY = {
     "no free alpha": "as no alpha kept the dense model's score",
     "no score": "as there is no score to compare the masks by",
@@ -108,11 +109,12 @@ _WHY = {
 }
 
 
-def expected_target(results: Sequence[AlphaResult]) -> SizeTarget:
+def expected_target(results: Sequence[AlphaResult], *, quick: bool = False) -> SizeTarget:
     """Return the share of the parameters that the results of a sweep let one expect to be enough.
 
     Args:
         results: The alphas of a sweep; those without any ratio are left out.
+        quick: Nothing was trained after pruning.
 
     Returns:
         The expected share with what it rests on, or the fallback.
@@ -123,7 +125,9 @@ def expected_target(results: Sequence[AlphaResult]) -> SizeTarget:
         return SizeTarget(basis="no free alpha" if scored else "no score", share=FALLBACK)
     strongest = max(free, key=lambda result: result.alpha)
     share = round(min(max(strongest.remaining**POWER, LEAST), MOST), 2)
-    return SizeTarget(basis="masks", share=share, left=round(strongest.remaining, 4), alpha=strongest.alpha)
+    return SizeTarget(
+        basis="pruning" if quick else "masks", share=share, left=round(strongest.remaining, 4), alpha=strongest.alpha
+    )
 
 
 def alpha_results(ranking: Ranking) -> list[AlphaResult]:

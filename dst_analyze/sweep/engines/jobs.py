@@ -19,6 +19,7 @@ from dst_analyze.run.events import (
 from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.measurements import PULSE, without_readings
 from dst_analyze.sweep.training.own_loop.fit_function import run_own_trial, train_own_warm_up
+from dst_analyze.sweep.training.quick_trial import run_quick_trial
 from dst_analyze.sweep.training.trial import Task, WarmUpResult, run_trial, train_warm_up
 from dst_analyze.sweep.training.warm_start import Origin
 
@@ -61,6 +62,8 @@ class Trial:
 
     def run(self, task: Task, emit: Emit) -> TrialOutput:
         emit(TrialStarted(self.key, task.steps))
+        if task.config.quick:
+            return run_quick_trial(task, self.key, emit)
         return (run_own_trial if task.own_loop else run_trial)(task, self.key, emit)
 
     def failed(self, reason: str, seconds: float) -> TrialOutput:

@@ -6,17 +6,19 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray.exceptions import (
     NodeDiedError,
     ObjectLostError,
@@ -72,7 +74,8 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
     with _quiet(), _on_loopback() if address == "local" else nullcontext():
         before = psutil.Process().children()
         try:
-            _connect(address, cpus)
+            with _in_own_groups():
+                _connect(address, cpus)
             with _sigterm_as_exit():
                 yield
         finally:
@@ -116,6 +119,24 @@ def _on_loopback() -> Iterator[None]:
             os.environ.pop(name, None)
         else:
             os.environ[name] = known
+
+
+@contextmanager
+def _in_own_groups() -> Iterator[None]:
+    """Start the processes of a Ray of this machine in process groups of their own.
+
+    A signal to this process's group would end them, too, and Ray aborts a program that it sees itself dying under. On
+    Linux the kernel ends them with this process; elsewhere Ray needs them in its group for that.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    before = services.ConsolePopen
+    services.ConsolePopen = partial(before, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
 
 
 @contextmanager

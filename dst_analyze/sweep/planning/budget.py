@@ -114,6 +114,12 @@ def plan_within(
 
 
 def _refuse_lengths(options: dict[str, Any]) -> None:
+    if options.get("quick"):
+        raise OptionError(
+            "a budget chooses the length and alphas of a sweep, and --quick makes none",
+            place="--budget",
+            hint="give one of them; --steps sets the length of the one training",
+        )
     given = next((name for name in _LENGTHS if options.get(name) is not None), None)
     if given is not None or options.get("recipe") == "paper":
         other = f"--{given.replace('_', '-')}" if given else "--recipe paper"

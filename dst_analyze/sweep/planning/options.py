@@ -64,6 +64,8 @@ class SweepOptions(TrainingOptions, MaskingOptions, total=False):
 
     alphas: Sequence[float] | Literal["auto"]
     """Strengths of pruning, with one trial per seed each; "auto" searches for them."""
+    quick: bool
+    """No sweep: one dense training per seed, its weights pruned by magnitude."""
     budget: str | float | None
     """The time that the sweep may take, such as "5min": chooses ``steps`` and ``alphas``."""
     seeds: int | Sequence[int]

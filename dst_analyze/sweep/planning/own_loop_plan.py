@@ -145,6 +145,12 @@ def _refuse_ignored(loaded: LoadedModel, options: Mapping[str, Any], data: Any) 
             place=loaded.spec,
             hint="define evaluate(model), which returns a score, or a dict with score and higher_is_better",
         )
+    if options.get("quick"):
+        raise OptionError(
+            "fit(model) of the model file trains, and only trainings by this tool can be pruned by magnitude alone",
+            place="--quick",
+            hint="leave --quick out, or take fit() out of the file and define train_data()",
+        )
     defaults = {name: SweepConfig.model_fields[name].default for name in IGNORED}
     ignored = [flag for name, flag in IGNORED.items() if options.get(name, defaults[name]) != defaults[name]]
     if data is not None:

@@ -222,7 +222,7 @@ def _plan(
             if before is None:
                 chosen = default_optimizer(loaded.model, accuracy=task.accuracy, detects=task.losses_in_training)
             task = replace(task, recipe=Recipe.of(config, steps, _asked(before), chosen))
-        noise = None if before else gradient_noise(task, loaded.model)
+        noise = None if before or config.quick else gradient_noise(task, loaded.model)
         travel = Travel(task.recipe, noise, before.factor if before else asked_scale(config))
         task = replace(task, config=config.scaled(travel.factor))
         digest = data_sha256(task.train_data, task.test_data, seed=config.seeds[0])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dst_analyze.sweep.data.batches import Batches
 from dst_analyze.sweep.planning.plan import Plan, plan_sweep
@@ -42,7 +42,7 @@ def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any])
     alphas = options.get("alphas", "auto")
     tiny = {
         **options,
-        "alphas": _STRONG if alphas == "auto" else alphas[:ALPHAS],
+        "alphas": _fast_alphas(alphas, quick=bool(options.get("quick"))),
         "target_remaining": (),
         "steps": STEPS,
         "epochs": None,
@@ -57,3 +57,10 @@ def plan_fast(model: ModelSpec, *, out: Path | None, options: Mapping[str, Any])
     few = replace(task, train_data=train, test_data=train if test is task.train_data else FewBatches(test))
     # No request: workers would make the plan again and read all the data.
     return replace(plan, task=few, out=named or plan.out.with_name(plan.out.name + SUFFIX), request=None)
+
+
+def _fast_alphas(asked: Literal["auto"] | Sequence[float], *, quick: bool) -> Literal["auto"] | Sequence[float]:
+    """Return few alphas in place of those asked for, and of a search for them; a quick run has its own."""
+    if asked == "auto":
+        return "auto" if quick else _STRONG
+    return asked[:ALPHAS]

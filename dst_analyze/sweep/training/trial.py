@@ -176,10 +176,7 @@ def run_trial(
         model: nn.Module | MaskedModel = deep_copy(built).to(task.device.name)
         readings = read(model)
         try:
-            if task.recipe.warm_up:
-                if not restore_weights(model, task.warmed.get(origin(key))):
-                    _warm_up(task, model, key, objective, _heartbeat(key, task.steps, emit))
-                seed_all(key.seed)  # the random state must not depend on where the warm-up ran
+            warm_start(task, model, key, objective, emit)
             if key.alpha is not None:
                 model = task.mask(model).to(task.device.name)
                 readings = read(model)
@@ -212,6 +209,14 @@ def run_trial(
             keep(model)
     seconds = time.perf_counter() - started
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
+
+
+def warm_start(task: Task, model: nn.Module, key: TrialKey, objective: Objective, emit: Emit) -> None:
+    """Give a trial's model the weights of its seed's warm-up, trained here if they were not handed over."""
+    if task.recipe.warm_up:
+        if not restore_weights(model, task.warmed.get(origin(key))):
+            _warm_up(task, model, key, objective, _heartbeat(key, task.steps, emit))
+        seed_all(key.seed)  # the random state must not depend on where the warm-up ran
 
 
 @dataclass(frozen=True)

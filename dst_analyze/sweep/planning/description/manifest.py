@@ -28,7 +28,8 @@ def manifest_of(
     initial = task.initial_in_scale(loaded.model)
     search = search_of(config)
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
-    expected = forecast(travel, first or config.given_alphas, initial)
+    expected = () if config.quick else forecast(travel, first or config.given_alphas, initial)
+    warnings = () if config.quick else (warning(travel, () if search else expected, initial), _single(config))
     return Manifest(
         sums="all",
         versions=used_versions(),
@@ -43,6 +44,7 @@ def manifest_of(
         ),
         data=data,
         steps=task.steps,
+        quick=config.quick,
         warm_up=task.recipe.warm_up,
         reference="trained alike",
         threads=task.threads,
@@ -56,13 +58,11 @@ def manifest_of(
         device=task.device.describe(),
         first_alphas=first,
         forecast=expected,
-        warning=" ".join(
-            filter(None, (warning(travel, () if search else expected, initial), _single_trial_warning(config)))
-        ),
+        warning=" ".join(filter(None, warnings)),
     )
 
 
-def _single_trial_warning(config: SweepConfig) -> str:
+def _single(config: SweepConfig) -> str:
     if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
         return ""
     return "One alpha and one seed make one trial, which no other trial confirms: give two alphas, or several seeds."

@@ -66,12 +66,14 @@ class Estimate:
     others: float = 0.0  # cores that these use
     loading: float = 0.0  # share of a dense step in which it waits for its batch
     together: float = 1.0  # how many times longer trials take beside each other
+    trained: bool = True  # trials are; those of a quick run are only scored
 
     def seconds(self, trials: int) -> float:
         """Return the time of the warm-ups, the dense trial, the masked ones and the report, alone on the machine."""
         warm_up = self.warm_up_steps * (self.warm_up_step or self.dense_step) + self.starting
-        dense = self.steps * self.dense_step + self.scoring + self.starting
-        masked = self.steps * self.masked_step + self.scoring + self.starting
+        steps = self.steps if self.trained else 0
+        dense = steps * self.dense_step + self.scoring + self.starting
+        masked = steps * self.masked_step + self.scoring + self.starting
         trained = _makespan([dense, *[masked] * (trials - 1)], self.jobs) * self.together
         return _makespan([warm_up] * self.warm_ups, self.jobs) + trained + self.ending
 
@@ -179,6 +181,7 @@ def estimate_of(plan: Plan, jobs: int, *, in_workers: bool = True) -> Estimate:
         others=round(machine.others, 2),
         loading=round(dense.waited, 3),
         together=TOGETHER if in_workers and min(jobs, count) > 1 and task.device.name == "cpu" else 1.0,
+        trained=not config.quick,
     )
 
 

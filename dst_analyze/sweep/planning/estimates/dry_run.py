@@ -23,7 +23,11 @@ def words(plan: Plan, cost: Estimate, trainings: Sequence[int] = ()) -> Iterator
     traced, manifest = plan.task.traced, plan.manifest
     more = f", up to {cost.most_trials} if the search for alphas takes all its tries" if cost.searches else ""
     before = f", each from weights trained for {manifest.warm_up:,} before" if manifest.warm_up else ""
-    yield "plan", f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
+    plan_of = f"{cost.trials} trials of {cost.steps:,} steps{before}{more}"
+    if not cost.trained:
+        once = "one training" if cost.warm_ups == 1 else f"{cost.warm_ups} trainings"
+        plan_of = f"{once} of {manifest.warm_up:,} steps without masks, then pruned by magnitude; no sweep"
+    yield "plan", plan_of
     keys = schedule_of(plan.task.config, manifest.first_alphas, {}).keys
     yield "trials", _listed(keys)
     yield "model", f"{len(traced.layers)} layers, {traced.params:,} parameters, {short(traced.macs)} MACs per sample"
