@@ -47,6 +47,7 @@ from dst_analyze.sweep.training.warm_start import missing_starts
 RESULTS = Path(__file__).parent / "results"
 CIFAR = "npz:{shared}/data/cifar10-20k.npz"
 KEPT = ["recipe", "alpha", "seed", "step", "layer", "remaining", "resets", "null"]
+SIXTH = "a sixth"  # today's default length
 LONG, SHUFFLED = "the long run", "a quarter, labels shuffled"
 THIRD, EIGHTH = "a quarter, trials of a third", "an eighth"  # trials of a third of the warm-up; as long as it
 
@@ -95,6 +96,7 @@ _HIGH_RATE = {**_PLAIN, "lr": 0.15}
 SWEEPS = (
     Sweep("vgg", LONG, 9400, (1e-6, 1e-5, 1e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("vgg", "a tenth", 940, (1e-5, 5e-5, 1.5e-4)),
+    Sweep("vgg", SIXTH, 1500, (7e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "a quarter", 2350, (5e-6, 4e-5, 1.5e-4)),
     Sweep("vgg", "half", 4700, (5e-6, 3.5e-5, 1.4e-4)),
     Sweep("vgg", SHUFFLED, 2350, (5e-6, 4e-5, 1.5e-4)),
@@ -110,6 +112,7 @@ SWEEPS = (
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("wide_resnet", "a tenth", 310, (2e-5, 9e-5, 3e-4)),
+    Sweep("wide_resnet", SIXTH, 517, (1.8e-5, 8e-5, 2.8e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "half", 1550, (1.2e-5, 6e-5, 2.2e-4)),
     Sweep("wide_resnet", SHUFFLED, 775, (1.7e-5, 8e-5, 2.6e-4)),
@@ -126,6 +129,7 @@ SWEEPS = (
     Sweep("wide_resnet", "a tenth, batches of 16", 1240, (8e-5, 2e-4), options=_SMALL_BATCHES),
     Sweep("resnet", LONG, 9400, (1e-5, 1e-4, 5e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("resnet", "a tenth", 940, (3e-5, 1.6e-4, 6e-4)),
+    Sweep("resnet", SIXTH, 1500, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "a quarter", 2350, (3e-5, 1.6e-4, 6e-4)),
     Sweep("resnet", "half", 4700, (2e-5, 1.4e-4, 5.5e-4)),
     Sweep("resnet", SHUFFLED, 2350, (3e-5, 1.6e-4, 6e-4)),
@@ -137,6 +141,7 @@ SWEEPS = (
     Sweep("vit", LONG, 4700, (1e-4, 5e-4, 2.5e-3), (0, 1), options=_LONG),
     Sweep("vit", "a tenth", 470, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a tenth, three seeds", 470, (3e-4, 1e-3, 3e-3), (0, 1, 2)),
+    Sweep("vit", SIXTH, 783, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "a quarter", 1175, (3e-4, 1e-3, 3e-3)),
     Sweep("vit", "half", 2350, (2e-4, 8e-4, 3e-3)),
     Sweep("vit", THIRD, 392, (3e-4, 1e-3, 3e-3), options={"warm_up": 1175}),
@@ -155,6 +160,7 @@ SWEEPS = (
     Sweep("vit", "a tenth, batches of 16", 1880, (3e-4, 1e-3), options=_SMALL_BATCHES),
     Sweep("demo", LONG, 3000, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("demo", "a tenth", 300, (1e-4, 5e-4, 2e-3)),
+    Sweep("demo", SIXTH, 500, (1e-4, 4e-4, 1.4e-3)),
     Sweep("demo", "a quarter", 750, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", "half", 1500, (1e-4, 3e-4, 1e-3)),
     Sweep("demo", THIRD, 250, (1e-4, 3e-4, 1e-3), options={"warm_up": 750}),
@@ -165,6 +171,7 @@ SWEEPS = (
     Sweep("demo", "a quarter, no warm-up", 750, (1e-4, 3e-4, 1e-3), options=_PLAIN),
     Sweep("lenet_5", LONG, 9400, (1e-4, 3e-4), (0, 1), options=_LONG),
     Sweep("lenet_5", "a tenth", 940, (1e-4, 4e-4, 1.2e-3)),
+    Sweep("lenet_5", SIXTH, 1500, (9e-5, 3.5e-4, 1e-3)),
     Sweep("lenet_5", "a quarter", 2350, (8e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", "half", 4700, (6e-5, 3e-4, 8e-4)),
     Sweep("lenet_5", THIRD, 783, (8e-5, 3e-4, 8e-4), options={"warm_up": 2350}),
@@ -176,7 +183,7 @@ SWEEPS = (
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
 LENGTHS = {
-    "sweep of this length": ("o-C0", ("a tenth", "a quarter", "half")),
+    "sweep of this length": ("o-C0", ("a tenth", SIXTH, "a quarter", "half")),
     "thresholds in one unit": ("o--C5", ("a tenth, one unit", "a quarter, one unit")),
     "and without warm-up": ("o:C4", ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up")),
     "labels shuffled": ("xk", (SHUFFLED,)),
