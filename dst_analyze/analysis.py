@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from matplotlib.axes import Axes
 from torch import fx
@@ -18,6 +18,7 @@ from dst_analyze.baselines.values import METHODS, Method
 from dst_analyze.channels.coupling import couple_channels
 from dst_analyze.channels.groups import Coupling
 from dst_analyze.deprecation import renamed_arguments, warn_renamed
+from dst_analyze.errors import OptionError
 from dst_analyze.integrations.formats import exporters_of
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.ranking.load import rank_run
@@ -30,8 +31,10 @@ from dst_analyze.slimming.artifacts import write_suggestion
 from dst_analyze.slimming.kept import read_plan
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.suggest import suggest_widths
-from dst_analyze.slimming.proof.result import Seeds, Verification
-from dst_analyze.slimming.proving import verify_and_save
+from dst_analyze.slimming.proof.ladder import sizes_of
+from dst_analyze.slimming.proof.ladder_result import LadderProof
+from dst_analyze.slimming.proof.result import Seeds, Verification, looks_of
+from dst_analyze.slimming.proving import RunProof, verify_and_save
 from dst_analyze.slimming.surgery.slim_model import slim_model
 from dst_analyze.sweep.engines.workers import EngineName, Workers
 from dst_analyze.sweep.planning.budget import plan_within
@@ -166,6 +169,65 @@ class Analysis:
             return verify_and_save(
                 task, self.record, plan, seeds, workers, listener, fine_tune=fine_tune, check_length=check_length
             )
+
+    def ladder(
+        self,
+        plan: SlimPlan,
+        *,
+        rungs: Sequence[float] | None = None,
+        by: Literal["params", "macs", "both"] = "params",
+        seeds: Seeds = "auto",
+        jobs: int | None = None,
+        engine: EngineName = "local",
+        ray_address: str | None = None,
+        listener: Emit = ignore_event,
+    ) -> LadderProof:
+        """Verify the suggestion at several sizes; save the result in the run folder.
+
+        Args:
+            plan: A suggestion, whose rule and limits hold at every size.
+            rungs: Shares of the parameters or MACs; 75, 50, 25 and 10 % by default.
+            by: What they are shares of.
+            seeds: Number of trainings of each model, as in `verify`.
+            jobs: Trainings at once, as in `run_sweep`.
+            engine: "local" or "ray", as in `run_sweep`.
+            ray_address: Address of a Ray cluster, as in `run_sweep`.
+            listener: Called with every event.
+
+        Returns:
+            The proof of each size, with a verdict for each axis.
+        """
+        sizes = sizes_of(rungs, ("params", "macs") if by == "both" else (by,))
+        with Workers(jobs, engine, ray_address, here=True).started(self.task, None) as workers:
+            return RunProof(self.task, self.ranking, plan, workers, listener).ladder(sizes, seeds)
+
+    def smallest(
+        self,
+        plan: SlimPlan,
+        *,
+        seeds: Seeds = "auto",
+        jobs: int | None = None,
+        engine: EngineName = "local",
+        ray_address: str | None = None,
+        listener: Emit = ignore_event,
+    ) -> SlimPlan:
+        """Return the smallest plan that is level with the dense model, found by training, and write it.
+
+        Args:
+            plan: A suggestion, whose rule and limits hold at every size.
+            seeds: Number of trainings of each model, as in `verify`; two at least.
+            jobs: Trainings at once, as in `run_sweep`.
+            engine: "local" or "ray", as in `run_sweep`.
+            ray_address: Address of a Ray cluster, as in `run_sweep`.
+            listener: Called with every event.
+
+        Returns:
+            The plan, which the run folder has then in place of the one before.
+        """
+        if looks_of(seeds)[-1] < 2:
+            raise OptionError("one seed decides no size", place=f"seeds={seeds}", hint="give 3 or more, or 'auto'")
+        with Workers(jobs, engine, ray_address, here=True).started(self.task, None) as workers:
+            return RunProof(self.task, self.ranking, plan, workers, listener).search(seeds).plan
 
     def baselines(self, methods: Sequence[Method] = METHODS) -> MethodComparison:
         """Return the ranking compared with other methods, measured on the dense model and saved in the run folder."""

@@ -42,6 +42,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results/wins.jsonl"
 NETS = ("lenet-5", "small-vit", "resnet-14", "vgg-16-narrow")
 SIZES = ("params=0.1", "macs=0.25", "params=0.25", "params=0.5")
+EXPECTED = "expected"
+"""The default size, which has no rivals but the dense net: is it enough?"""
 SUGGESTION, RANDOM = "suggestion", "random"
 LEVEL = 0.5
 """Points of accuracy: an interval of a difference inside them is level."""
@@ -64,6 +66,8 @@ class Proof:
             for name, plan in plans.items():
                 if (size, name) not in self.like:
                     yield size, name, plan
+            if size == EXPECTED:
+                continue
             axis = size.split("=")[0]
             yield size, RANDOM, random_rival(self.task, self.coupling, plans[SUGGESTION], axis, seed)
 
@@ -102,6 +106,9 @@ def proof_of(name: str, options: argparse.Namespace) -> Proof:
     forget_trained()
     found = Proof(name, task, coupling, {})
     for size in options.sizes.split(","):
+        if size == EXPECTED:
+            found.plans[size] = {SUGGESTION: suggest_widths(task.traced, ranking, coupling=coupling)}
+            continue
         axis, share = size.split("=")
         target: dict[str, Any] = {f"target_{axis}": float(share)}
         plan = suggest_widths(task.traced, ranking, coupling=coupling, **target)
@@ -164,6 +171,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows)
     if frame.empty:
         return
+    frame = frame[frame["size"] != EXPECTED].copy()
     frame["score"] = 100 * frame["score"].astype(float)
     dense = frame[frame["model"] == "dense"].drop(columns="size").merge(pd.DataFrame({"size": SIZES}), how="cross")
     frame = pd.concat([frame[frame["model"] != "dense"], dense])
@@ -179,8 +187,19 @@ def show(rows: list[dict[str, Any]]) -> None:
     rows_of["level"] = ((mean - half <= 0) & (mean.abs() + half < LEVEL)).sum()
     rows_of["behind"] = (mean + half < 0).sum()
     print("\nover rows: mean and its standard error, least, rows ahead, level, behind\n" + rows_of.round(2).to_string())
+    show_expected(rows)
     scores = pairs.groupby(["net", "size"]).mean().round(2)
     print("\naccuracy, mean over seeds\n" + scores.T.to_string())
+
+
+def show_expected(rows: list[dict[str, Any]]) -> None:
+    """Print points of accuracy of the suggestion at its default size above the dense net."""
+    frame = pd.DataFrame([row for row in rows if row["size"] in ("all", EXPECTED)])
+    pairs = frame.assign(score=100 * frame["score"]).pivot_table(index=["net", "seed"], columns="model", values="score")
+    if SUGGESTION in pairs:
+        lost = (pairs[SUGGESTION] - pairs["dense"]).dropna().groupby("net")
+        kept = frame[frame["size"] == EXPECTED].groupby("net")["params"].first()
+        print("\nat the expected size\n" + lost.agg(["mean", "sem", "count"]).round(2).assign(kept=kept).to_string())
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 from small_sweeps import FILE
 
+from dst_analyze import Analysis, read_run
 from dst_analyze.cli.main import main
 from dst_analyze.errors import OptionError
 from dst_analyze.slimming.planning.plan_types import SlimPlan
@@ -16,6 +17,7 @@ from dst_analyze.slimming.proof.comparison import half_widths
 from dst_analyze.slimming.proof.ladder import sizes_of
 from dst_analyze.slimming.proof.ladder_result import LadderProof, LadderRung
 from dst_analyze.slimming.proof.result import Entry, Verification
+from dst_analyze.sweep.planning.reload import reload_task
 
 NOISE = (0.0005, -0.0005, 0.0, 0.0002, -0.0002)
 
@@ -142,6 +144,12 @@ def test_a_ladder_is_proven_kept_and_shown(tmp_path, monkeypatch, capsys, inline
     assert not (tmp_path / "run" / "ladder.json").exists()
     assert main(command) == 0
     assert (tmp_path / "run" / "ladder.json").read_bytes() == before  # from kept trainings
+    record = read_run("run")
+    analysis = Analysis(reload_task(record), record)
+    ladder = analysis.ladder(SlimPlan.load("run/plan.json"), rungs=(0.5, 0.25), by="both", seeds=2, jobs=1)
+    assert ladder == found  # the same in Python
+    with pytest.raises(OptionError, match="one seed decides no size"):
+        analysis.smallest(SlimPlan.load("run/plan.json"), seeds=1)
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert verdict["ladder"]["verdicts"] == found.verdicts
     assert SlimPlan.load("run/plan.json").target is not None  # the suggestion stays as it is

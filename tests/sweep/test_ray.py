@@ -289,6 +289,21 @@ def test_an_address_where_nothing_listens_is_an_error_with_a_hint(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_daemon_that_does_not_start_is_an_error_with_a_hint(tmp_path, monkeypatch, capsys):
+    def too_slow(*args, **options):
+        raise Exception("The current node timed out during startup.")  # as Ray raises it
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray, "init", too_slow)
+    write(tmp_path)
+    assert main(["m.py", "--out", "run", *RAY]) == 2
+    said = capsys.readouterr().err
+    assert "Ray did not start on this machine" in said
+    assert "The current node timed out during startup" in said
+    assert "at --engine ray" in said
+    assert "ray start --head" in said
+
+
 def test_an_address_is_for_ray(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)

@@ -162,10 +162,16 @@ def _connect(address: str, cpus: int) -> None:
         if address not in ("local", "auto"):
             _probe_port(address)
         ray.init(address, log_to_driver=False, configure_logging=False, **(alone if address == "local" else {}))
-    except (OSError, ValueError, RuntimeError, RayError) as error:
-        what = "Ray did not start on this machine" if address == "local" else "no Ray cluster answers there"
+    except Exception as error:  # a daemon that is too slow to start is a bare one
+        if address == "local":
+            raise OptionError(
+                f"Ray did not start on this machine: {headline(error)}",
+                place="--engine ray",
+                hint="on an overloaded machine Ray's daemon needs more than its 30 seconds: start it before with "
+                "`ray start --head`, and pass --ray-address auto",
+            ) from error
         raise OptionError(
-            f"{what}: {headline(error)}",
+            f"no Ray cluster answers there: {headline(error)}",
             place=f"--ray-address {address}",
             hint="give HOST:PORT of a cluster's head as `ray start --head` prints it (and set RAY_AUTH_MODE=token if "
             "it asks for a token), `auto` on a node of the cluster, or no address for a new Ray on this machine",
