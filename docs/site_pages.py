@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from posixpath import relpath
 
@@ -23,15 +24,18 @@ from dst_analyze.cli.default_group import DEFAULT
 from dst_analyze.cli.main import commands
 from dst_analyze.cli.option_types import section_of
 
+FRONT = "---\nhide: [navigation]\n---\n"  # a menu of one entry says nothing
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 LINK = re.compile(r"\[([^\]\[]*)\](\(|: )([^)\s#]+)(#[^)\s]*)?(\)?)")
+BY_NAME = re.compile(r"\[([^\]\[]*)\]\[(\w+)\]")
+DEFINITION = re.compile(r"^\[(\w+)\]: (\S+)\n?", re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, for mkdocs."""
     made: dict[str, str | bytes] = {
-        "index.md": _relinked((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, "index.md"),
+        "index.md": FRONT + _relinked((ROOT / "README.md").read_text(encoding="utf-8"), ROOT, "index.md"),
         "reference/options.md": options_page(),
     }
     for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -72,7 +76,13 @@ def _relinked(markdown: str, folder: Path, name: str) -> str:
             return found[0]  # a picture of a notebook, or a mistake that mkdocs will tell
         return f"[{text}]{opening}{relpath(target, Path(name).parent.as_posix())}{anchor}{closing}"
 
-    return LINK.sub(replaced, markdown)
+    inline = DEFINITION.sub("", BY_NAME.sub(partial(_inline, dict(DEFINITION.findall(markdown))), markdown))
+    return LINK.sub(replaced, inline)
+
+
+def _inline(targets: dict[str, str], found: re.Match[str]) -> str:
+    """Return a link that has its target with it, in place of one that names a definition."""
+    return f"[{found[1]}]({targets[found[2]]})" if found[2] in targets else found[0]
 
 
 def tutorial(path: Path) -> dict[str, str | bytes]:

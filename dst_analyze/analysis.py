@@ -284,7 +284,7 @@ def analyze(
     Args:
         model: A module, a function that builds one, or a spec such as "model.py:Net", as in `run_sweep`.
         data: Training data, or a pair of (train, test), as in `run_sweep`.
-        out: The run folder; "reports/<model>-<hash>" by default.
+        out: The run folder; "reports/NAME-HASH" by default.
         resume: Finish an incomplete run.
         retry_failed: Finish an incomplete run and repeat its failed trials.
         force: Replace an existing run.

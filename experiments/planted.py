@@ -2,13 +2,14 @@
 
     OMP_NUM_THREADS=1 python experiments/planted.py [--runs DIR] [--only wide,neck] [--seeds 10] [--fresh 13,14]
 
-Trains the nets of tests/support/planted.py on the embedded digits with the default recipe and three alphas. Shown:
+Trains the nets of tests/support/planted.py on the embedded digits with the default recipe and two alphas. Shown:
 on how many seeds, each ranked by itself, the planted layer stands at its end of the ranking by redundancy and by
 redundancy beyond the null, on how many one of the planted layers has the label it should have, and the labels of all
 layers with all seeds. Then how far a ranking of few of the seeds agrees with that of all: labels that all seeds do not
 confirm, and rank intervals that miss the rank of all seeds. ``--fresh`` names seeds beyond those, each of which is
-ranked by itself and compared with all of the others together: the settings of the rule were not chosen on them. Runs
-are kept in DIR and not repeated; ``--read`` trains nothing and reads those that are there.
+ranked by itself and compared with all of the others together: the settings of the rule were not chosen on them. With
+``--seeds 0`` only those are trained, without controls, and the planted layers counted that have their label. Runs are
+kept in DIR and not repeated; ``--read`` trains nothing and reads those that are there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dst_analyze.ranking.input.frame_input import checked_frame
 from dst_analyze.sweep.data.digits import load_digits
 
 SUBSETS = 20
-ALPHAS = (1e-7, 1e-6, 1e-5)
+ALPHAS = (1e-6, 1e-5)
 ENDS = ("redundant", "needed")
 
 
@@ -82,21 +83,30 @@ def few_seeds(frames: list[pd.DataFrame], seeds: int) -> None:
 
 def fresh_seeds(known: dict[tuple[str, str], pd.DataFrame], fresh: dict[tuple[str, str], pd.DataFrame]) -> None:
     """Show how far each fresh seed by itself agrees with all of the known seeds together."""
-    found, planted = [], []
-    for (name, kind), frame in fresh.items():
-        planting, full = PLANTINGS[name], rank_layers(known[name, kind]).table.set_index("layer")["label"]
-        wanted = "needed" if planting.needed else "redundant"
+    found = []
+    for network, frame in fresh.items():
+        full = rank_layers(known[network]).table.set_index("layer")["label"]
         for seed, part in frame.groupby("seed"):
             label = rank_layers(part, draws=50).table.set_index("layer")["label"]
             sure, other = label != "unclear", full.reindex(label.index)
             turned = label.isin(ENDS) & other.isin(ENDS) & (label != other)
             found.append({"seed": seed, "layers": len(label), "labelled": sure.sum()})
             found[-1] |= {"not confirmed": (sure & (label != other)).sum(), "turned round": turned.sum()}
-            has = (label[label.index.isin(planting.layers)] == wanted).any()
-            planted.append({"network": name, "kind": kind, "found": has})
     table = pd.DataFrame(found).groupby("seed").sum()
     print(f"\nfresh seeds, each by itself against the known ones together, {len(fresh)} networks, layers:")
     print(pd.concat([table, table.sum().to_frame("all").T]).to_string())
+
+
+def found_on_fresh_seeds(fresh: dict[tuple[str, str], pd.DataFrame]) -> None:
+    """Show on how many fresh seeds, each by itself, a planted layer has the label it should have."""
+    planted = []
+    for (name, kind), frame in fresh.items():
+        planting = PLANTINGS[name]
+        wanted = "needed" if planting.needed else "redundant"
+        for _, part in frame.groupby("seed"):
+            label = rank_layers(part, draws=50).table.set_index("layer")["label"]
+            has = (label[label.index.isin(planting.layers)] == wanted).any()
+            planted.append({"network": name, "kind": kind, "found": has})
     print("\non how many fresh seeds the planted layer has its label:")
     print(pd.DataFrame(planted).groupby(["network", "kind"], sort=False)["found"].agg(["sum", "count"]).to_string())
 
@@ -121,15 +131,20 @@ def main() -> None:
         return frame_of(read_run(out) if options.read else run_sweep(build, data, out=out, resume=True, **asked))
 
     known, fresh = {}, {}
-    for name, kind in itertools.product(options.only.split(","), ("planted", "control")):
+    kinds = ("planted", "control") if options.seeds else ("planted",)
+    for name, kind in itertools.product(options.only.split(","), kinds):
         folder = f"{name.replace(' ', '_')}-{kind}"
-        known[name, kind] = swept(name, kind, options.seeds, folder)
-        seed_by_seed(name, kind, known[name, kind])
+        if options.seeds:
+            known[name, kind] = swept(name, kind, options.seeds, folder)
+            seed_by_seed(name, kind, known[name, kind])
         if more:
             fresh[name, kind] = swept(name, kind, more, f"{folder}-fresh")
-    few_seeds(list(known.values()), options.seeds)
-    if more:
+    if options.seeds:
+        few_seeds(list(known.values()), options.seeds)
+    if options.seeds and more:
         fresh_seeds(known, fresh)
+    if more:
+        found_on_fresh_seeds(fresh)
 
 
 if __name__ == "__main__":

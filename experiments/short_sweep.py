@@ -182,12 +182,7 @@ SWEEPS = (
     Sweep("lenet_5", "a tenth, no warm-up", 940, (1e-4, 4e-4, 1.2e-3), options=_PLAIN),
     Sweep("lenet_5", "a quarter, no warm-up", 2350, (8e-5, 3e-4, 8e-4), options=_PLAIN),
 )
-LENGTHS = {
-    "sweep of this length": ("o-C0", ("a tenth", SIXTH, "a quarter", "half")),
-    "thresholds in one unit": ("o--C5", ("a tenth, one unit", "a quarter, one unit")),
-    "and without warm-up": ("o:C4", ("a tenth, no warm-up", "a quarter, no warm-up", "half, no warm-up")),
-    "labels shuffled": ("xk", (SHUFFLED,)),
-}
+DRAWN = ("a tenth", EIGHTH, SIXTH, "a quarter", "half")  # of the figure: the default recipe
 FLOORS = {"null": ("initial weights alone", "C1"), "by size": ("layers by size", "C2")}
 
 
@@ -330,28 +325,33 @@ def course(net: str, shared: str, folder: Path) -> pd.Series | None:
 def figure(found: pd.DataFrame, shared: str, folder: Path) -> Figure:
     """For every net tau against the share of the full length: sweeps, the long run's own course, floors, ceiling."""
     names = [name for name in NETS if name in set(found["net"])]
-    chart, axes = plt.subplots(1, len(names), figsize=(3 * len(names), 3.6), sharey=True, squeeze=False)
-    for axis, name in zip(axes[0], names, strict=True):
+    chart, grid = plt.subplots(2, 3, figsize=(9, 6), sharex=True, sharey=True)
+    axes = grid.flat[: len(names)]
+    for axis, name in zip(axes, names, strict=True):
         of_net = found[found["net"] == name]
         if (own := course(name, shared, folder)) is not None:
             axis.plot(own.index, own, color="0.7", label="the long run itself, so far")
-        for label, (style, recipes) in LENGTHS.items():
-            lengths = of_net[of_net["recipe"].isin(recipes)].sort_values("steps")
-            axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], style, label=label)
+        lengths = of_net[of_net["recipe"].isin(DRAWN)].sort_values("steps")
+        axis.plot(lengths["steps"] / lengths["long"], lengths["tau"], "o-C0", label="sweep of this length")
+        shuffled = of_net[of_net["recipe"] == SHUFFLED]
+        axis.plot(shuffled["steps"] / shuffled["long"], shuffled["tau"], "xk", label="the same on shuffled labels")
         kept = of_net[of_net["kept"].eq(True)]
         bounds = (of_net if kept.empty else kept).iloc[0]  # the same for all lines by the same long runs
         for floor, (label, colour) in FLOORS.items():
-            axis.axhline(bounds[floor], ls="--", lw=1, color=colour, label=label)
+            axis.axhline(bounds[floor], ls="--", lw=1.5, color=colour, label=label)
         if pd.notna(bounds["ceiling"]):
-            axis.axhline(bounds["ceiling"], lw=1, color="C3", label="between two long runs")
-        axis.set(
-            title=NETS[name].title, xlabel=f"share of {of_net['long'].iloc[0]:,} steps", xlim=(0, 1), ylim=(-0.12, 1.03)
-        )
-    axes[0][0].set_ylabel("Kendall's tau to the long run")
-    entries = [axis.get_legend_handles_labels() for axis in axes[0]]
+            axis.axhline(bounds["ceiling"], lw=1.5, color="C3", label="between two long runs")
+        axis.set_title(f"{NETS[name].title} ({of_net['long'].iloc[0]:,} steps)", fontsize=10)
+        axis.set(xlim=(0, 1), ylim=(-0.12, 1.03))
+        axis.set_xticks([0, 1 / 6, 0.5, 1], ["0", "1/6", "1/2", "1"])
+    for axis in grid[-1]:
+        axis.set_xlabel("length, of the long run's")
+    for axis in grid[:, 0]:
+        axis.set_ylabel("tau to the long run")
+    entries = [axis.get_legend_handles_labels() for axis in axes]
     handles = {label: handle for entry in entries for handle, label in zip(*entry, strict=True)}
-    chart.legend(handles.values(), handles, loc="lower center", ncols=len(handles), frameon=False)
-    chart.tight_layout(rect=(0, 0.08, 1, 1))
+    chart.legend(handles.values(), handles, loc="lower center", ncols=3, frameon=False)
+    chart.tight_layout(rect=(0, 0.09, 1, 1))
     return chart
 
 
@@ -381,7 +381,7 @@ def main() -> None:
     table = pd.DataFrame(found)
     print(table.to_string())
     if options.figure:
-        figure(table, options.shared, options.readings).savefig(options.figure, dpi=110)
+        figure(table, options.shared, options.readings).savefig(options.figure, dpi=160)
 
 
 if __name__ == "__main__":

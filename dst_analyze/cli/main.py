@@ -86,17 +86,14 @@ def _failed(error: DstError, args: Sequence[str]) -> int:
 @click.option("--list-examples", is_flag=True, callback=print_examples, expose_value=False, is_eager=True)
 @click.option("--help-all", is_flag=True, callback=print_all_options, expose_value=False, is_eager=True)
 def commands() -> None:
-    """Find the redundant layers of a PyTorch model, and how sure that is.
-
-    \b
+    """\b
+    Find the redundant layers of a PyTorch model, and how sure that is.
     MODEL is FILE.py, FILE.py:NAME, package.module:NAME, torchvision:NAME,
-    timm:NAME or example:NAME. Its code is executed.
+    timm:NAME or example:NAME (--list-examples). Its code is executed.
 
     \b
     dst-analyze mymodel.py --alphas 1e-7,1e-6,1e-5    the whole job, to a report
-    dst-analyze inspect torchvision:resnet18          its layers; no training
     dst-analyze --help-all                            every option, in groups
-    dst-analyze --list-examples                       models to try
     """
 
 

@@ -138,7 +138,7 @@ training_options = section(
         "--threshold-scale",
         type=click.Choice(["layer", "one"]),
         metavar="UNIT",
-        help="By layer, or one for all.  [default: layer]",
+        help="Their unit: by layer, or one.  [default: layer]",
     ),
     click.option(
         "--on-collapse",
@@ -172,7 +172,7 @@ training_options = section(
         "eager",
         "compiled",
         metavar="NAME",
-        text="auto, eager or compiled.",
+        text="Masking: auto, eager or compiled.",
     ),
 )
 
@@ -201,7 +201,7 @@ slim_options = section(
         "--target",
         type=click.Choice(["auto"]),
         metavar="auto",
-        help="The size that the masks let one expect.  [default]",
+        help="Size that the masks show to be enough.  [default]",
     ),
     click.option("--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep."),
     click.option("--target-macs", type=float, metavar="SHARE", help="Share of the MACs to keep."),
@@ -280,7 +280,6 @@ output_options = section(
 
 COMMON = (
     "--data",
-    "--data-root",
     "--weights",
     "--alphas",
     "--seeds",
@@ -289,13 +288,8 @@ COMMON = (
     "--verify",
     "--out",
     "--resume",
-    "--force",
     "--jobs",
-    "--device",
-    "--open",
     "--dry-run",
-    "--fast-dev-run",
-    "--config",
 )
 """What `dst-analyze --help` shows; `--help-all` shows every option."""
 

@@ -16,7 +16,7 @@ PAPER_CLOCK = 1.0
 
 
 def default_clock(family: str, steps: int) -> float:
-    """Return the clock that moves thresholds as far as a full-length run would (docs/how-to/training.md)."""
+    """Return the clock that moves thresholds as far as a full-length run would (docs/experiments/thresholds.md)."""
     return min(max(FULL_LENGTH / steps, 1.0), FASTEST) if family == "sgd" else 1.0
 
 

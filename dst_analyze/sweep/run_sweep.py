@@ -61,7 +61,7 @@ def run_sweep(
         model: A module, a function that builds one, or a spec such as "model.py:Net" or "example:lenet-5".
         data: Whatever train_data() of a model file may return (a DataLoader, a Dataset, tensors), a pair of
             (train, test), or the name of a data set; the model file's own data by default.
-        out: The run folder; "reports/<model>-<hash>" by default.
+        out: The run folder; "reports/NAME-HASH" by default.
         resume: Finish an incomplete run.
         retry_failed: Finish an incomplete run and repeat its failed trials.
         force: Replace an existing run.

@@ -1,4 +1,4 @@
-"""The optimizer and learning rate of a model whose user asks for none (measured in docs/how-to/training.md)."""
+"""The optimizer and learning rate of a model whose user asks for none (docs/experiments/default-optimizer.md)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Device:
     """A device by name; with ``amp``, autocast runs matmuls and convolutions in ``amp_dtype``.
 
     ``channels_last``: batches of images are passed in torch's channels-last format, which makes convolutions faster
-    (docs/how-to/training.md); models that call ``view`` on their inputs may not support it.
+    (docs/experiments/cost.md); models that call ``view`` on their inputs may not support it.
     """
 
     name: str = "cpu"

@@ -1,7 +1,7 @@
 """The training recipe of a run: optimizer, learning rate, schedule, weight decay, thresholds' clock and length.
 
 The paper trains for 160 epochs, a sweep for some thousand steps. The thresholds' learning rate is therefore a multiple
-of the weights' (the clock), and a cap bounds each of their steps. docs/how-to/training.md has the measurements.
+of the weights' (the clock), and a cap bounds each of their steps. docs/experiments/thresholds.md has the measurements.
 """
 
 from __future__ import annotations
