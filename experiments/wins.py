@@ -185,7 +185,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows)
     if frame.empty:
         return
-    frame = frame[frame["size"] != EXPECTED].copy()
+    whole = (frame["params"] == 1) & (frame["model"] != "dense")  # Torch-Pruning prunes no attention of this form
+    frame = frame[(frame["size"] != EXPECTED) & ~whole].copy()
     frame["score"] = 100 * frame["score"].astype(float)
     dense = frame[frame["model"] == "dense"].drop(columns="size").merge(pd.DataFrame({"size": SIZES}), how="cross")
     frame = pd.concat([frame[frame["model"] != "dense"], dense])
