@@ -112,7 +112,7 @@ SWEEPS = (
     Sweep("vgg", "a tenth, batches of 16", 3760, (5e-5, 1.5e-4), options=_SMALL_BATCHES),
     Sweep("wide_resnet", LONG, 3100, (3e-6, 3e-5, 3e-4), (0, 1), options=_LONG_BFLOAT16),
     Sweep("wide_resnet", "a tenth", 310, (2e-5, 9e-5, 3e-4)),
-    Sweep("wide_resnet", SIXTH, 517, (1.8e-5, 8e-5, 2.8e-4)),
+    Sweep("wide_resnet", f"{SIXTH}, one long run", 517, (1.8e-5, 8e-5, 2.8e-4)),
     Sweep("wide_resnet", "a quarter", 775, (1.7e-5, 8e-5, 2.6e-4)),
     Sweep("wide_resnet", "half", 1550, (1.2e-5, 6e-5, 2.2e-4)),
     Sweep("wide_resnet", SHUFFLED, 775, (1.7e-5, 8e-5, 2.6e-4)),
