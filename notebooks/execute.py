@@ -1,6 +1,6 @@
 """Run the notebooks and keep their outputs: ``python notebooks/execute.py [NAME ...]``, or all of them.
 
-What depends on the machine or the moment (times, paths, versions) is not kept, so that a second run changes nothing.
+Paths, versions and dates are not kept. Times that a page shows are, so a second run changes those alone.
 """
 
 from __future__ import annotations
