@@ -20,7 +20,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ from slim_proof import forget_trained, score_of
 
 from dst_analyze import couple_channels, rank_layers, read_run, suggest_widths
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.slimming.planning.evidence import sweep_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
+from dst_analyze.slimming.planning.plan_widths import plan_widths
+from dst_analyze.slimming.planning.ranked import ranked_layers
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task
@@ -45,6 +49,8 @@ SIZES = ("params=0.1", "macs=0.25", "params=0.25", "params=0.5")
 EXPECTED = "expected"
 """The default size, which has no rivals but the dense net: is it enough?"""
 SUGGESTION, RANDOM = "suggestion", "random"
+POWERS = (0.5, 0.0)
+"""What the densities of the suggestion's evidence are also raised to: softer, and none."""
 LEVEL = 0.5
 """Points of accuracy: an interval of a difference inside them is level."""
 
@@ -102,6 +108,7 @@ def task_of(name: str, options: argparse.Namespace) -> Task:
 def proof_of(name: str, options: argparse.Namespace) -> Proof:
     record, task = read_run(made(name, options)), task_of(name, options)
     ranking, coupling = rank_layers(record), couple_channels(task.traced)
+    evidence = sweep_evidence(coupling, record, ranked_layers(ranking))
     quick = rank_layers(read_run(made(name, options, "--quick")))
     forget_trained()
     found = Proof(name, task, coupling, {})
@@ -114,6 +121,11 @@ def proof_of(name: str, options: argparse.Namespace) -> Proof:
         plan = suggest_widths(task.traced, ranking, coupling=coupling, **target)
         plans = {SUGGESTION: plan, **dict(rivals(task, coupling, record, plan, axis))}
         plans.pop("size")  # experiments/flaws.py has it
+        for power in POWERS:
+            soft = {name: replace(each, density=each.density**power) for name, each in evidence.items()}
+            plans[f"evidence to the power {power:g}"] = plan_widths(
+                task.traced, coupling, soft, rule=plan.rule, limits=plan.limits, asked={axis: float(share)}
+            )
         asked: dict[str, Any] = {f"target_{axis}": plan.reached[axis]}
         plans["quick"] = suggest_widths(task.traced, quick, coupling=coupling, **asked)
         first: dict[str, str] = {}
@@ -130,9 +142,11 @@ def widths(plan: SlimPlan) -> dict[str, int]:
     return {group.group: group.new_width for group in plan.groups}
 
 
-def prove(proof: Proof, seed: int) -> None:
+def prove(proof: Proof, seed: int, models: str) -> None:
     known = read()
     for size, name, plan in proof.models(seed):
+        if not fnmatch(name, models):
+            continue
         key = {"net": proof.name, "size": size, "model": name, "seed": seed}
         made = {} if plan is None else {"widths": widths(plan)}
         if any((key | made).items() <= row.items() for row in known):
@@ -141,7 +155,7 @@ def prove(proof: Proof, seed: int) -> None:
             score = score_of(proof.task, proof.coupling, name, plan, seed)
         shares = {} if plan is None else {axis: round(plan.reached[axis], 4) for axis in ("params", "macs")}
         add({**key, **made, **shares, "steps": proof.task.steps, "score": score})
-    for (size, name), like in proof.like.items():
+    for (size, name), like in proof.like.items() if models == "*" else ():
         key = {"net": proof.name, "size": size, "model": name, "seed": seed}
         [score] = [
             row["score"]
@@ -171,7 +185,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows)
     if frame.empty:
         return
-    frame = frame[frame["size"] != EXPECTED].copy()
+    whole = (frame["params"] == 1) & (frame["model"] != "dense")  # Torch-Pruning prunes no attention of this form
+    frame = frame[(frame["size"] != EXPECTED) & ~whole].copy()
     frame["score"] = 100 * frame["score"].astype(float)
     dense = frame[frame["model"] == "dense"].drop(columns="size").merge(pd.DataFrame({"size": SIZES}), how="cross")
     frame = pd.concat([frame[frame["model"] != "dense"], dense])
@@ -207,6 +222,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("reports/wins"), help="where the run folders are kept")
     parser.add_argument("--data", default="../shared/data", help="folder of MNIST/ and cifar10-20k.npz")
     parser.add_argument("--only", default=",".join(NETS))
+    parser.add_argument("--models", default="*", help="only those whose name matches a shell pattern")
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--plans", action="store_true", help="show the widths that would be trained")
@@ -222,7 +238,7 @@ def main() -> None:
                 print(proof.name, size, name, plan and (plan.reached, widths(plan)), proof.like)
         for seed in range(0 if options.plans else options.seeds):
             for proof in proofs:
-                prove(proof, seed)
+                prove(proof, seed, options.models)
     show(read())
 
 

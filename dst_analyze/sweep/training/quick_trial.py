@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
 
 import torch
 
 from dst_analyze.masking.masked import MaskedModel
 from dst_analyze.model.isolation import deep_copy
 from dst_analyze.run.events import Emit
-from dst_analyze.run.files.masks import pack_masks
-from dst_analyze.run.record import TrialKey, TrialOutput, TrialResult
+from dst_analyze.run.record import TrialKey, TrialOutput
 from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import Readings
 from dst_analyze.sweep.training.train import DivergedError, evaluate
-from dst_analyze.sweep.training.trial import Task, seeded, warm_start
+from dst_analyze.sweep.training.trial import Task, output_of, seeded, warm_start
 
 
 def run_quick_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
@@ -26,43 +24,25 @@ def run_quick_trial(task: Task, key: TrialKey, emit: Emit) -> TrialOutput:
     which, so that thresholds that nobody trained give masks, readings and scores as a sweep's do.
     """
     started = time.perf_counter()
-    status: Literal["done", "diverged"] = "done"
-    scores = None
+    scores, why = None, ""
     with seeded(key.seed):
         built = task.source.build()
         objective = task.objective(built)
         initial = None if key.alpha is None else task.initial(built)
-        dense = deep_copy(built).to(task.device.name)
-        model: torch.nn.Module | MaskedModel = dense
-        readings = Readings(key, dense, 1, None, emit)
+        model: torch.nn.Module | MaskedModel = deep_copy(built).to(task.device.name)
+        readings = Readings(key, model, 1, None, emit)
         try:
-            warm_start(task, dense, key, objective, emit)
+            warm_start(task, model, key, objective, emit)
             if key.alpha is not None:
-                model = pruned(task, dense, key.alpha)
+                model = pruned(task, model, key.alpha)
                 readings = Readings(key, model, 1, None, emit, initial=initial)
             readings.on_step(1, None)
             scores = evaluate(model, task.test_data.once(), objective, task.device)
             if not math.isfinite(scores.loss):
                 raise DivergedError(1)
         except DivergedError:
-            status, scores = "diverged", None
-    result = TrialResult(
-        alpha=key.alpha,
-        seed=key.seed,
-        status=status,
-        steps=0,
-        loss=scores and scores.loss,
-        score=scores and scores.score,
-        error=scores and scores.error,
-        remaining=readings.remaining(),
-        lowest=readings.lowest(),
-        reason="" if status == "done" else "the loss is not finite",
-    )
-    masks = None
-    if isinstance(model, MaskedModel) and status == "done":
-        masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
-    seconds = time.perf_counter() - started
-    return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
+            scores, why = None, "the loss is not finite"
+    return output_of(readings, model, scores, started, steps=0, diverged=why)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from dst_analyze.sweep.training.magnitudes import Magnitudes
 from dst_analyze.sweep.training.measurements import PULSE, Readings
 from dst_analyze.sweep.training.objective import LossHook, Objective
 from dst_analyze.sweep.training.recipe import Recipe
-from dst_analyze.sweep.training.train import DivergedError, OnStep, evaluate, train
+from dst_analyze.sweep.training.train import DivergedError, OnStep, Scores, evaluate, train
 from dst_analyze.sweep.training.warm_start import Origin, Warmed, origin, pack_weights, restore_weights
 
 ModelSpec = str | os.PathLike[str] | nn.Module | Callable[..., Any]
@@ -153,8 +153,7 @@ def run_trial(
     in pruning only.
     """
     started = time.perf_counter()
-    status: Literal["done", "diverged"] = "done"
-    step, scores = task.steps, None
+    step, scores, why = task.steps, None, ""
     with seeded(key.seed):
         built = task.source.build()
         objective = task.objective(built)
@@ -185,14 +184,32 @@ def run_trial(
             if not math.isfinite(scores.loss):
                 raise DivergedError(task.steps)
         except DivergedError as diverged:
-            status, step, scores = "diverged", diverged.step, None
+            step, scores = diverged.step, None
+            why = f"the loss was no longer finite at step {step}"
+    if isinstance(model, MaskedModel) and keep is not None and not why:
+        keep(model)
+    return output_of(readings, model, scores, started, steps=step, stable=not why and step < task.steps, diverged=why)
+
+
+def output_of(
+    readings: Readings,
+    model: nn.Module | MaskedModel,
+    scores: Scores | None,
+    started: float,
+    *,
+    steps: int,
+    stable: bool = False,
+    diverged: str = "",
+) -> TrialOutput:
+    """Return what a trial leaves, which began at ``started``; ``diverged`` says why it did not end well."""
+    key = readings.key
     result = TrialResult(
         alpha=key.alpha,
         seed=key.seed,
         control=key.control,
-        status=status,
-        steps=step,
-        stable=status == "done" and step < task.steps,
+        status="diverged" if diverged else "done",
+        steps=steps,
+        stable=stable,
         loss=scores and scores.loss,
         score=scores and scores.score,
         error=scores and scores.error,
@@ -200,13 +217,11 @@ def run_trial(
         lowest=readings.lowest(),
         resets=readings.resets(),
         held=readings.held(),
-        reason="" if status == "done" else f"the loss was no longer finite at step {step}",
+        reason=diverged,
     )
     masks = None
-    if isinstance(model, MaskedModel) and status == "done":
+    if isinstance(model, MaskedModel) and not diverged:
         masks = pack_masks({name: mask.cpu().numpy() for name, mask in model.masks().items()})
-        if keep is not None:
-            keep(model)
     seconds = time.perf_counter() - started
     return TrialOutput(result, readings.layer_frame(), readings.step_frame(), masks, seconds)
 
