@@ -52,6 +52,7 @@ def main(names: list[str]) -> None:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # its workers wait for every other program otherwise
     for path in [FOLDER / name for name in names] or NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             nbformat.write(executed(path, Path(folder)), path)
