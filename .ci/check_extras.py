@@ -63,6 +63,7 @@ SURROUNDINGS = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "NO_MKDOCS_2_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # by default its workers wait for all other programs of the machine
 }
 
 

@@ -1,6 +1,6 @@
 """Run the notebooks and keep their outputs: ``python notebooks/execute.py [NAME ...]``, or all of them.
 
-What depends on the machine or the moment (times, paths, versions) is not kept, so that a second run changes nothing.
+Paths, versions and dates are not kept. Times that a page shows are, so a second run changes those alone.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main(names: list[str]) -> None:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # its workers wait for every other program otherwise
     for path in [FOLDER / name for name in names] or NOTEBOOKS:
         with tempfile.TemporaryDirectory() as folder:
             nbformat.write(executed(path, Path(folder)), path)

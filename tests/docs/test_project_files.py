@@ -35,7 +35,7 @@ def test_other_badges_are_true() -> None:
 
 
 def test_the_changelog_has_this_version() -> None:
-    titles = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    titles = re.findall(r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert __version__ in titles
 
 

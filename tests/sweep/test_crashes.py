@@ -5,8 +5,10 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from crashing import ARGS, events_until, finish, finish_apart, gone, killing, members, start, trials_of, write
@@ -15,6 +17,8 @@ from run_folders import files_of
 from dst_analyze.errors import FolderError
 from dst_analyze.run.files.lock import locked
 from dst_analyze.sweep.engines.forkserver import defer_sigint
+
+ROOT = Path(__file__).parents[2]
 
 
 def assert_part_of(files, whole):
@@ -46,6 +50,40 @@ def test_ctrl_c_is_deferred_in_critical_sections():
         ended.set()
         another.join()
     assert done == ["the whole of it"]
+
+
+STARTS_A_WORKER = """
+import os, sys
+from multiprocessing import forkserver
+from dst_analyze.sweep.engines.forkserver import context, restore_environment, start_forkserver
+
+def show():
+    inherited = "PYTHONSAFEPATH" in os.environ
+    restore_environment()
+    print(sys.modules["dst_analyze.errors"].__file__, inherited, "PYTHONSAFEPATH" in os.environ)
+
+if __name__ == "__main__":
+    real = forkserver.set_forkserver_preload
+    forkserver.set_forkserver_preload = lambda modules: real(["dst_analyze.errors"])  # torch takes seconds
+    start_forkserver()
+    worker = context().Process(target=show)
+    worker.start()
+    worker.join()
+    print("PYTHONSAFEPATH" in os.environ)
+"""
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path):
+    """It may hold a module of the user's with the name of one of ours, or of torch's."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "run.py").write_text(STARTS_A_WORKER)
+    (tmp_path / "dst_analyze").mkdir()
+    (tmp_path / "dst_analyze" / "__init__.py").write_text("raise RuntimeError('not this one')")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    command = [sys.executable, "bin/run.py"]
+    environment |= {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [str(ROOT / "dst_analyze" / "errors.py"), "True", "False", "False"], done.stderr
 
 
 def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):

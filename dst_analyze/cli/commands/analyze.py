@@ -83,7 +83,7 @@ def analyze(
     print_config: bool,
     **options: Any,
 ) -> int:
-    """Sweep over the alphas and show what remains of each layer."""
+    """Do the whole job: sweep, ranking, slimmer architecture, report."""
     if engine == "local" and not (dry_run or print_config):
         forkserver.start_forkserver()  # workers import torch while this process does
     from dst_analyze.cli.configfile import WHERE, as_toml, keeping

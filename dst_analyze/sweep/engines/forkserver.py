@@ -14,6 +14,7 @@ from typing import Any
 # A server process imports torch once and forks a worker per trial. It runs no torch code and holds no locks, so forking
 # it is safe; forking a process in which torch has used its threads is not.
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
+_SAFE_PATH, _OURS = "PYTHONSAFEPATH", "dst-analyze"
 
 
 def context() -> BaseContext:
@@ -35,8 +36,28 @@ def start_forkserver() -> None:
         forkserver.set_forkserver_preload(
             ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.sending.serialize", "torch._dynamo"]
         )
-        with _sigint_handled_by(signal.SIG_IGN):  # the server inherits it and ignores Ctrl-C for good
+        # The server inherits both, and ignores Ctrl-C for good.
+        with _sigint_handled_by(signal.SIG_IGN), _own_modules_only():
             forkserver.ensure_running()
+
+
+@contextmanager
+def _own_modules_only() -> Iterator[None]:
+    """Let the server import from where this process does, and not from the current folder, as ``python -c`` would."""
+    if os.environ.get(_SAFE_PATH):
+        yield
+        return
+    os.environ[_SAFE_PATH] = _OURS
+    try:
+        yield
+    finally:
+        del os.environ[_SAFE_PATH]
+
+
+def restore_environment() -> None:
+    """Remove from a worker's environment what the server was started with, for programs that the user's code starts."""
+    if os.environ.get(_SAFE_PATH) == _OURS:
+        del os.environ[_SAFE_PATH]
 
 
 @contextmanager

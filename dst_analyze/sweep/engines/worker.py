@@ -17,6 +17,7 @@ import torch
 
 from dst_analyze.run.events import Notice
 from dst_analyze.sweep.engines.engine import attempt
+from dst_analyze.sweep.engines.forkserver import restore_environment
 from dst_analyze.sweep.engines.jobs import Job, JobResult
 from dst_analyze.sweep.engines.sending.serialize import ReplannedTask
 from dst_analyze.sweep.training.trial import Task
@@ -27,6 +28,7 @@ def work(
 ) -> None:
     """Run one job and return, on one of several GPUs if given; ``task`` was sent as a `PickledTask`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
+    restore_environment()
     os.dup2(2, 1)  # stdout is for results, not for what a user's model prints
     # A child of the fork server would start processes by it: a DataLoader's worker would import the user's file by a
     # name that only this process knows.
