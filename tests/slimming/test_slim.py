@@ -155,6 +155,8 @@ def test_head_attention_computes_what_torchs_attention_computes() -> None:
             {"attn_mask": mask, "average_attn_weights": False},
             {"attn_mask": mask.repeat(4, 1, 1), "need_weights": False},
             {"attn_mask": mask > 1, "key_padding_mask": padding, "need_weights": False},
+            {"attn_mask": mask[:1, :1], "is_causal": True, "need_weights": False},  # the mask is a hint
+            {"attn_mask": mask > 1, "key_padding_mask": padding, "is_causal": True, "need_weights": False},
         ):
             for a, b in zip(ours(q, k, k, **options), theirs(q, k, k, **options), strict=True):
                 assert (a is None) == (b is None)

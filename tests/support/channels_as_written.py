@@ -34,6 +34,26 @@ def _read_as_long_as_it_is(m: Net, x: torch.Tensor, lengths: torch.Tensor) -> to
     return m.head(torch.cat((h[-2], h[-1]), 1)) + m.other(out).mean(1)
 
 
+def _read_in_order(m: Net, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Samples sorted by length, as the oldest of such code wants them."""
+    packed = pack_padded_sequence(m.embed(x), lengths, batch_first=True)
+    return m.head(m.lstm(packed)[1][0][-1])
+
+
+def _numbers_in_a_tensor(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """Both halves of a layer, cut where a tensor says, as WaveGlow's scripted gate does."""
+    half = torch.IntTensor([8])[0]
+    h = m.both(x)
+    return m.head(torch.tanh(h[:, :half]) * torch.sigmoid(h[:, half:]))
+
+
+def _as_many_as_are_positive(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """The number of rows depends on values, which other widths change."""
+    h = torch.relu(m.both(x))
+    rows = (h.sum(1) > 3 * h.sum(1).mean().tanh()).nonzero().squeeze(1)
+    return m.head(h + h[rows].mean(0))
+
+
 def _steps(m: Net, x: torch.Tensor) -> torch.Tensor:
     h = x.new_zeros(x.shape[0], 6)
     for step in range(x.shape[1]):
@@ -189,6 +209,19 @@ AS_WRITTEN: dict[str, Case] = {
         ),
         lambda: (torch.randn(2, 5, 6), torch.tensor([3, 5])),
         {"embed": (7, 7), "lstm.weight_ih_l0": (6, 24)},
+    ),
+    "packed-in-order": Case(
+        lambda: Net(_read_in_order, embed=nn.Linear(6, 7), lstm=nn.LSTM(7, 6, batch_first=True), head=nn.Linear(6, 4)),
+        lambda: (torch.randn(3, 5, 6), torch.tensor([4, 4, 4])),
+        {"embed": (7, 7), "lstm.weight_ih_l0": (6, 24)},
+    ),
+    "numbers-in-a-tensor": Case(
+        lambda: Net(_numbers_in_a_tensor, **linears(both=(5, 16), head=(8, 4))), vectors(), {"both": (8, 16)}
+    ),
+    "as-many-as-are-positive": Case(
+        lambda: Net(_as_many_as_are_positive, **linears(both=(5, 16), head=(16, 4))),
+        lambda: torch.randn(12, 5),
+        {"both": (16, 16)},
     ),
     "cell-from-zeros": Case(
         lambda: Net(_steps, cell=nn.GRUCell(6, 6), head=nn.Linear(6, 4)), sequences(), {"cell.weight_ih": (6, 18)}

@@ -45,7 +45,13 @@ class CallSite:
 
     def old(self, value: Any) -> Any:
         """Return the value that an argument had before the removal."""
-        return self.slimming.coupling.numbers.get(value.name) if isinstance(value, fx.Node) else value
+        if not isinstance(value, fx.Node):
+            return value
+        if value.name in self.slimming.coupling.numbers:
+            return self.slimming.coupling.numbers[value.name]
+        result = self.values(value)  # a removal changes no integer in a tensor
+        whole = isinstance(result, torch.Tensor) and result.numel() == 1 and not result.is_floating_point()
+        return int(result) if whole else None
 
     def input_layout(self) -> Layout | None:
         """Return the layout of the first argument before the removal, if it is a tensor."""
