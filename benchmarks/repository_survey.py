@@ -39,7 +39,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "sup
 
 import torch  # noqa: E402
 from repository_models import Entry, entries, load  # noqa: E402
-from slim_survey import difference, plan_at_random, round_trip, stirred  # noqa: E402
+from slim_survey import difference, plan_at_random, round_trip, seed_all, stirred  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
@@ -227,7 +227,7 @@ def _equal(model: nn.Module, masked: nn.Module, inputs: Inputs, mode: bool) -> b
     for one in (model, masked):
         state = {key: value.clone() for key, value in one.state_dict().items()}
         was = one.training
-        torch.manual_seed(1)
+        seed_all(1)
         with torch.no_grad():
             outputs.append(
                 [_comparable(leaf) for leaf in tree_leaves(inputs.map(torch.clone).call(in_mode(one, mode)))]

@@ -204,6 +204,23 @@ def test_a_size_that_is_batch_times_heads_is_no_constant() -> None:
         torch.testing.assert_close(small(x), large(x))
 
 
+class RowByRow(nn.Module):
+    """A loop over the samples, which a graph cannot have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.last(self.first(row).relu()) for row in x])
+
+
+def test_a_graph_for_one_batch_size_is_noted() -> None:
+    traced = trace_model(RowByRow(), torch.randn(3, 5))
+    small = slim(traced, {"first": [0, 1]})
+    assert [note[:43] for note in small.meta["notes"]] == ["the slim model holds for batch size 3 only:"]
+
+
 def test_functional_dropout_follows_the_mode_again() -> None:
     traced, coupling = read(CASES["dropout"])
     small: Any = slim(traced, {"stem": [0]}, coupling=coupling)

@@ -47,6 +47,19 @@ def _numbers_in_a_tensor(m: Net, x: torch.Tensor) -> torch.Tensor:
     return m.head(torch.tanh(h[:, :half]) * torch.sigmoid(h[:, half:]))
 
 
+def _latent(m: Net, x: torch.Tensor) -> Any:
+    """A variational autoencoder's divergence: the sum of exponentials counts every channel."""
+    mean, spread = m.mean(x), m.spread(x)
+    return m.head(mean + torch.exp(spread)), (mean.square() + spread.exp() - spread - 1).sum(1)
+
+
+def _scale_of_a_size(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """A size that became a tensor, as DeBERTa scales attention."""
+    q, k = m.q(x), m.k(x)
+    scores = (q @ k.transpose(1, 2) / torch.sqrt(torch.tensor(q.size(-1), dtype=torch.float))).softmax(-1)
+    return m.head(scores @ x)
+
+
 def _as_many_as_are_positive(m: Net, x: torch.Tensor) -> torch.Tensor:
     """The number of rows depends on values, which other widths change."""
     h = torch.relu(m.both(x))
@@ -217,6 +230,15 @@ AS_WRITTEN: dict[str, Case] = {
     ),
     "numbers-in-a-tensor": Case(
         lambda: Net(_numbers_in_a_tensor, **linears(both=(5, 16), head=(8, 4))), vectors(), {"both": (8, 16)}
+    ),
+    "divergence": Case(
+        lambda: Net(_latent, **linears(mean=(5, 6), spread=(5, 6), head=(6, 4))),
+        vectors(),
+        {"mean": (6, 6)},
+        frozenset({"mean"}),
+    ),
+    "scale-of-a-size": Case(
+        lambda: Net(_scale_of_a_size, **linears(q=(6, 8), k=(6, 8), head=(6, 4))), sequences(), {"q": (8, 8)}
     ),
     "as-many-as-are-positive": Case(
         lambda: Net(_as_many_as_are_positive, **linears(both=(5, 16), head=(16, 4))),

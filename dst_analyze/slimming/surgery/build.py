@@ -18,6 +18,7 @@ from dst_analyze.channels.groups import Coupling, Layout, Mask
 from dst_analyze.channels.tensors import canonical_names, named_tensors
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.dead_code import remove_dead_nodes
+from dst_analyze.model.graph.graph_proof import GraphLimit
 from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
@@ -50,12 +51,19 @@ def slim(
         built = _built(traced, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         apply_variants(built, variants)
-        built.meta["notes"] = variants.notes
+        built.meta["notes"] = (*variants.notes, *_limits(traced))
         remove_dead_nodes(built.graph)
         _reorder(built, traced.model)
         built.graph.lint()
         built.recompile()
     return built.train(traced.model.training)
+
+
+def _limits(traced: TracedModel) -> list[str]:
+    """Return a note if the graph, and so the slim model, runs at the example's batch size only."""
+    if GraphLimit.ONE_BATCH_SIZE not in traced.graph.limits:
+        return []
+    return [f"the slim model {note}" for note in traced.graph.notes if note.startswith("holds for batch size")]
 
 
 def _built(traced: TracedModel, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
@@ -224,7 +232,8 @@ class ShapeChecker(fx.Interpreter):
 
     def _counts(self, n: fx.Node) -> bool:
         """True if a node's size depends on the values that it reads."""
-        with _DynamicShapes() as found:
+        found = _DynamicShapes()  # type: ignore[no-untyped-call]
+        with found:
             super().run_node(n)
         return found.any
 

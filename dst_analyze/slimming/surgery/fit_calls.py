@@ -356,9 +356,9 @@ def fit_attention(site: CallSite) -> None:
         site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
 
 
-@_fits("eye")
+@_fits("eye", "tensor", "as_tensor", "scalar_tensor")
 def _keep_size(site: CallSite) -> None:
-    """Keep the old size of a table that is made from sizes alone."""
+    """Keep the old size of a table that is made from sizes alone, and of a size that became a number."""
     _keep_numbers(site)
 
 
