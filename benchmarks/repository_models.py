@@ -2,10 +2,10 @@
 
 The table is `repository_models.txt`. A line that begins with ``#`` is a comment; one that begins with ``@`` is a
 repository: its name, the commit that was surveyed, and folders to import from. Every other line is a model: its file
-(``models/net.py``: only its imports, functions, classes and constants are executed) or module (``models.net``:
-imported), how it is built, and what it is called with, separated by ``|``; a fourth part is executed first. In the
-expressions, ``f`` makes normal floats, ``u`` uniform ones, ``i`` integers below its first argument, ``ns`` a namespace
-of options, and ``B`` is the size of the batch: an input that has it is made for two sizes.
+(``models/net.py``, or several joined by ``+``: only imports, functions, classes and constants are executed) or module
+(``models.net``: imported), how it is built, and what it is called with, separated by ``|``; a fourth part is executed
+first. In the expressions, ``f`` makes normal floats, ``u`` uniform ones, ``i`` integers below its first argument,
+``ns`` a namespace of options, and ``B`` is the size of the batch: an input that has it is made for two sizes.
 """
 
 from __future__ import annotations
@@ -71,13 +71,15 @@ def load(entry: Entry, folder: Path) -> tuple[nn.Module, Inputs, list[Inputs]]:
     sys.path[:0] = [str(root / path) for path in (*entry.paths, "")]
     scope: dict[str, Any] = {}
     if entry.file.endswith(".py"):
-        module = types.ModuleType(Path(entry.file).stem)
-        module.__file__ = str(root / entry.file)
-        sys.path.insert(0, str((root / entry.file).parent))
+        files = [root / file for file in entry.file.split("+")]
+        module = types.ModuleType(files[-1].stem)
+        module.__file__ = str(files[-1])
+        sys.path.insert(0, str(files[-1].parent))
         sys.modules[module.__name__] = module
         scope = module.__dict__
-        exec(entry.prelude, scope | {"ns": types.SimpleNamespace}, scope)
-        _execute_definitions(root / entry.file, scope)
+        exec(entry.prelude, scope | {"ns": types.SimpleNamespace, "torch": torch}, scope)
+        for file in files:
+            _execute_definitions(file, scope)
     else:
         scope = _imported(entry.file).__dict__
     around = {**scope, "torch": torch, "nn": nn, "np": np, "ns": types.SimpleNamespace}

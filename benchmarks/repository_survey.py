@@ -10,10 +10,11 @@ that would train, only its imports, functions and classes are executed.
 A model passes if it is traced, its masked form equals it to the bit in both modes, half of its parameters can be
 planned away, the slim model has the plan's share of the user's parameters, it computes what the model with zeroed
 channels computes, trains at another batch size, and its written source is executed, loads its safetensors and gives
-equal outputs. Else it is told what it is: `frozen` (half cannot be reached), `fails` (with the step), `wrong` (a
-result that differs and was not noticed). The column `lines` has the lines of the source, and of the model's classes.
-A third of the repositories, by the hash of the name, is held back (`--set held`): what fails there is not mended
-before it is counted.
+equal outputs. `less` passes every step too, but half cannot be reached (widths are multiples of 8, or the rest is
+frozen). Else it is told what it is: `frozen` (no group of channels can be removed), `fails` (with the step), `wrong`
+(a result that differs and was not noticed), `not loaded` (the repository's model does not run, or train, here). The
+column `lines` has the lines of the source, and of the model's classes. A third of the repositories, by the hash of
+the name, is held back (`--set held`): what fails there is not mended before it is counted.
 """
 
 from __future__ import annotations
@@ -38,24 +39,29 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "sup
 
 import torch  # noqa: E402
 from repository_models import Entry, entries, load  # noqa: E402
-from slim_survey import difference, plan_at_random, round_trip, stirred  # noqa: E402
+from slim_survey import difference, plan_at_random, round_trip, seed_all, stirred  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from dst_analyze import couple_channels  # noqa: E402
 from dst_analyze.masking.masked import mask_model  # noqa: E402
 from dst_analyze.model.inputs.inputs import Inputs  # noqa: E402
+from dst_analyze.model.isolation import in_mode  # noqa: E402
 from dst_analyze.model.loading.torchvision_compat import make_importable  # noqa: E402
 from dst_analyze.model.tracing.trace import trace_model  # noqa: E402
 from dst_analyze.slimming.planning.budget import TOLERANCE  # noqa: E402
 from dst_analyze.slimming.surgery.build import slim  # noqa: E402
 
 SHARE = 0.5
-OUTCOMES = ("passes", "frozen", "fails", "wrong", "not loaded")
+OUTCOMES = ("passes", "less", "frozen", "fails", "wrong", "not loaded")
 
 
 class WrongError(Exception):
     """A result that differs from the original's."""
+
+
+class UntrainableError(Exception):
+    """The repository's own model cannot be trained with this torch."""
 
 
 def main() -> None:
@@ -143,15 +149,18 @@ def measure(entry: Entry, folder: Path, *, load_only: bool = False) -> dict[str,
     try:
         torch.manual_seed(0)
         model, inputs, others = load(entry, folder)
-        model = stirred(model.eval())
-        with torch.no_grad():
-            inputs.map(torch.clone).call(model)  # what fails here is the table's fault, or the repository's
+        model = stirred(in_mode(model, training=False))
+        with torch.no_grad():  # what fails here is the table's fault, or the repository's
+            if not any(map(torch.is_tensor, tree_leaves(inputs.map(torch.clone).call(model)))):
+                raise TypeError("the model returns no tensor")
     except Exception as error:
         return row | {"outcome": "not loaded", "why": _told(error)}
     if load_only:
         return row | {"params": [_parameters(model)] * 2, "seconds": round(time.process_time() - start, 1)}
     try:
         _steps(row, model, inputs, others)
+    except UntrainableError as error:
+        row |= {"outcome": "not loaded", "why": f"the model itself cannot be trained: {str(error)[:200]}"}
     except WrongError as error:
         row |= {"outcome": "wrong", "why": str(error)}
     except Exception as error:
@@ -206,7 +215,7 @@ def _steps(row: dict[str, Any], model: nn.Module, inputs: Inputs, others: list[I
         raise WrongError(f"the slim model is {error:.1e} from the model with zeroed channels")
     row["step"] = "done"
     if plan.reached["params"] > SHARE * (1 + TOLERANCE):
-        row |= {"outcome": "frozen", "why": " ".join(plan.notes)}
+        row |= {"outcome": "less", "why": " ".join(plan.notes)}
 
 
 def _parameters(module: nn.Module) -> int:
@@ -218,10 +227,12 @@ def _equal(model: nn.Module, masked: nn.Module, inputs: Inputs, mode: bool) -> b
     for one in (model, masked):
         state = {key: value.clone() for key, value in one.state_dict().items()}
         was = one.training
-        torch.manual_seed(1)
+        seed_all(1)
         with torch.no_grad():
-            outputs.append([_comparable(leaf) for leaf in tree_leaves(inputs.map(torch.clone).call(one.train(mode)))])
-        one.train(was).load_state_dict(state)
+            outputs.append(
+                [_comparable(leaf) for leaf in tree_leaves(inputs.map(torch.clone).call(in_mode(one, mode)))]
+            )
+        in_mode(one, was).load_state_dict(state)
     return len(outputs[0]) == len(outputs[1]) and all(map(_same, *outputs))
 
 
@@ -238,9 +249,12 @@ def _train(model: nn.Module, small: nn.Module, inputs: Inputs) -> None:
     reached = []
     copies = [inputs.map(torch.clone) for _ in range(2)]
     for one, outputs in ((model, copies[0].call), (small, lambda f: f(*copies[1].tensors()))):
-        one.train().zero_grad()
+        in_mode(one, training=True).zero_grad()
         floats = [t for t in tree_leaves(outputs(one)) if torch.is_tensor(t) and t.is_floating_point()]
-        sum(t.square().mean() for t in floats if t.requires_grad).backward()
+        try:
+            sum(t.square().mean() for t in floats if t.requires_grad).backward()
+        except RuntimeError as error:
+            raise UntrainableError(str(error)) if one is model else error  # noqa: B904
         reached.append({name for name, p in one.named_parameters() if p.grad is not None})
         one.zero_grad(set_to_none=True)
     model.eval()

@@ -31,6 +31,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT), str(ROOT / "tests" / "sup
 
 import zoo_models  # noqa: E402
 import zoo_packages  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 FACTORIES = {
     "torchvision": zoo_models.torchvision_models,
@@ -164,6 +165,7 @@ def stirred(model: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
+                parameter.nan_to_num_(0.0, 0.0, 0.0).clamp_(-10, 10)  # some are left as the memory was
                 parameter.add_(torch.randn_like(parameter), alpha=0.02)
     return model
 
@@ -208,9 +210,18 @@ def round_trip(module: Any, tensors: list[Any]) -> Written:
             torch.manual_seed(1)
             with torch.no_grad():
                 outputs.append(tree_leaves(one.train(mode)(*(t.clone() for t in tensors))))
-        if not all(torch.equal(a, b) for a, b in zip(*outputs, strict=True) if torch.is_tensor(a)):
+        if not all(_agree(a, b) for a, b in zip(*outputs, strict=True) if torch.is_tensor(a)):
             return Written(lines, False)
     return Written(lines, True)
+
+
+def _agree(a: Any, b: Any) -> bool:
+    """True if equal but for rounding: the source has public functions where the graph has fused private ones."""
+    import torch
+
+    if torch.equal(a, b):
+        return True
+    return a.is_floating_point() and a.shape == b.shape and float((a - b).abs().max()) <= 1e-6 * float(a.abs().max())
 
 
 def difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
@@ -225,11 +236,37 @@ def difference(traced: Any, coupling: Any, removal: Any, dtype: Any) -> float:
     large = _steady(zero_removed(traced, removal, coupling=coupling), dtype)
     tensors = [t.to(dtype) if t.is_floating_point() else t for t in traced.inputs.tensors()]
     worst = 0.0
+    outputs = []
+    for one in (large, small):
+        seed_all(1)  # some sample in eval mode too
+        with torch.no_grad(), _EqualNoise():
+            outputs.append(tree_leaves(one(*(tensor.clone() for tensor in tensors))))
     with torch.no_grad():
-        for a, b in zip(tree_leaves(large(*tensors)), tree_leaves(small(*tensors)), strict=True):
+        for a, b in zip(*outputs, strict=True):
             if torch.is_tensor(a) and a.is_floating_point():
-                worst = max(worst, float((a - b).abs().max() / (a - a.mean(0)).abs().max().clamp_min(1e-12)))
+                spread, size = float((a - a.mean(0)).abs().max()), float(a.abs().max())
+                # The first axis may hold one item: what is left then is rounding.
+                worst = max(worst, float((a - b).abs().max()) / max(spread if spread > 1e-9 * size else size, 1e-12))
     return worst
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch, numpy and Python, since models draw from each."""
+    import numpy as np
+    import torch
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+class _EqualNoise(TorchFunctionMode):
+    """Gives all channels the same noise: with fewer of them, other numbers would be drawn for the rest."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        named = getattr(func, "__name__", "") in ("randn", "randn_like", "rand", "rand_like", "normal_", "uniform_")
+        return result.fill_(0.5) if named and result.is_floating_point() else result
 
 
 def _steady(module: Any, dtype: Any) -> Any:

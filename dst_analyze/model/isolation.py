@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -39,6 +40,15 @@ def preserved_modes(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def in_mode(model: M, training: bool) -> M:
+    """Put a user's model in a mode and return it: a `train` of its own may forget to."""
+    model.train(training)
+    return model
 
 
 @contextmanager

@@ -75,7 +75,8 @@ class HeadAttention(nn.Module):
             F.linear(x, weight, bias).unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
             for x, weight, bias in zip((query, key, value), self._weights(), self._biases(), strict=True)
         )
-        mask = self._mask(attn_mask, key_padding_mask, q)
+        hidden = is_causal and key_padding_mask is None and not need_weights  # then the mask is a hint only
+        mask = None if hidden else self._mask(attn_mask, key_padding_mask, q)
         dropout = self.dropout if self.training else 0.0
         weights = None
         if need_weights:
@@ -86,7 +87,7 @@ class HeadAttention(nn.Module):
             if average_attn_weights:
                 weights = weights.mean(dim=1)
         else:
-            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout)
+            heads = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal=hidden)
         output = self.out_proj(heads.transpose(1, 2).flatten(2))
         if unbatched:
             return output.squeeze(0), None if weights is None else weights.squeeze(0)

@@ -211,6 +211,17 @@ def test_forward_may_be_any_callable() -> None:
     assert (result.rung, placeholders(result)) == (1, ["input_0"])
 
 
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+def test_backward_hooks_do_not_stop_the_tracer() -> None:
+    """torch looks for a tensor in what a hooked module returns, for ever if it is a proxy."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 2))
+    called = []
+    model[0].register_backward_hook(lambda *given: called.append(given))
+    assert trace(model, torch.randn(2, 4)).rung == 1
+    model(torch.randn(2, 4)).sum().backward()
+    assert len(called) == 1
+
+
 # --- leaves -----------------------------------------------------------------------------------------------------
 
 

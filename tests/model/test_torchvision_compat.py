@@ -87,3 +87,31 @@ print(type(load_model("mymodel.py").model).__name__)
         cwd=tmp_path,
     )
     assert printed.splitlines() == ["False", "torchvision.transforms.v2", "SqueezeNet"]
+
+
+def test_an_operator_that_is_missing_is_named() -> None:
+    printed = run(
+        BREAK_ITS_LIBRARY,
+        """
+import torch
+from dst_analyze.errors import ModelError
+from dst_analyze.model.loading.torchvision_compat import torchvision_module
+from dst_analyze.model.tracing.trace import trace_model
+
+class Detector(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.boxes = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torchvision_module().ops.nms(self.boxes(x), x[:, 0], 0.5)
+
+try:
+    trace_model(Detector(), torch.rand(3, 4))
+except ModelError as error:
+    print(error.cause, "|", error.hint)
+""",
+    )
+    cause, hint = printed.split(" | ")
+    assert cause.startswith("the model needs compiled operators of torchvision, such as nms")
+    assert hint.startswith("install a torchvision that is built for this torch")

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from dst_analyze import couple_channels
 from dst_analyze.masking.masked import mask_model
 from dst_analyze.model.graph.symbolic import plain_output
+from dst_analyze.model.isolation import in_mode
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.source.write import write_source
 from dst_analyze.slimming.surgery.build import slim
@@ -45,7 +46,7 @@ def from_source(small: Any, folder: Path) -> Any:
 def outputs(model: nn.Module, given: Kwargs, *, training: bool) -> list[Any]:
     """Return what a copy gives with one seed, and the random numbers that it left."""
     torch.manual_seed(1)
-    output = copy.deepcopy(model).train(training)(**{name: t.clone() for name, t in given.items()})
+    output = in_mode(copy.deepcopy(model), training)(**{name: t.clone() for name, t in given.items()})
     return [*tree_leaves(plain_output(output, lambda _: None)), torch.rand(())]
 
 
@@ -134,6 +135,13 @@ class OutputsByMode(Net):
         return x
 
 
+class TrainReturnsNothing(Temperature):
+    """As models do that keep some batch norms in eval mode."""
+
+    def train(self, mode: bool = True) -> None:  # type: ignore[override]
+        super().train(mode)
+
+
 class MovesAnOperation(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x if self.training else torch.cos(x)
@@ -143,7 +151,7 @@ class MovesAnOperation(Net):
 
 BY_MODE = (
     FunctionalDropout, AttentionDropout, StochasticDepthFunction, Noise, Temperature, EvalOnly, OneWayEach,
-    FunctionalBatchNorm, OutputsByMode, MovesAnOperation,
+    FunctionalBatchNorm, OutputsByMode, MovesAnOperation, TrainReturnsNothing,
 )  # fmt: skip
 
 

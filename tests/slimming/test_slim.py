@@ -155,6 +155,8 @@ def test_head_attention_computes_what_torchs_attention_computes() -> None:
             {"attn_mask": mask, "average_attn_weights": False},
             {"attn_mask": mask.repeat(4, 1, 1), "need_weights": False},
             {"attn_mask": mask > 1, "key_padding_mask": padding, "need_weights": False},
+            {"attn_mask": mask[:1, :1], "is_causal": True, "need_weights": False},  # the mask is a hint
+            {"attn_mask": mask > 1, "key_padding_mask": padding, "is_causal": True, "need_weights": False},
         ):
             for a, b in zip(ours(q, k, k, **options), theirs(q, k, k, **options), strict=True):
                 assert (a is None) == (b is None)
@@ -200,6 +202,23 @@ def test_a_size_that_is_batch_times_heads_is_no_constant() -> None:
     for shape in ((2, 3, 6), (5, 7, 6)):
         x = torch.randn(shape)
         torch.testing.assert_close(small(x), large(x))
+
+
+class RowByRow(nn.Module):
+    """A loop over the samples, which a graph cannot have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 16), nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.last(self.first(row).relu()) for row in x])
+
+
+def test_a_graph_for_one_batch_size_is_noted() -> None:
+    traced = trace_model(RowByRow(), torch.randn(3, 5))
+    small = slim(traced, {"first": [0, 1]})
+    assert [note[:43] for note in small.meta["notes"]] == ["the slim model holds for batch size 3 only:"]
 
 
 def test_functional_dropout_follows_the_mode_again() -> None:

@@ -34,6 +34,39 @@ def _read_as_long_as_it_is(m: Net, x: torch.Tensor, lengths: torch.Tensor) -> to
     return m.head(torch.cat((h[-2], h[-1]), 1)) + m.other(out).mean(1)
 
 
+def _read_in_order(m: Net, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Samples sorted by length, as the oldest of such code wants them."""
+    packed = pack_padded_sequence(m.embed(x), lengths, batch_first=True)
+    return m.head(m.lstm(packed)[1][0][-1])
+
+
+def _numbers_in_a_tensor(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """Both halves of a layer, cut where a tensor says, as WaveGlow's scripted gate does."""
+    half = torch.IntTensor([8])[0]
+    h = m.both(x)
+    return m.head(torch.tanh(h[:, :half]) * torch.sigmoid(h[:, half:]))
+
+
+def _latent(m: Net, x: torch.Tensor) -> Any:
+    """A variational autoencoder's divergence: the sum of exponentials counts every channel."""
+    mean, spread = m.mean(x), m.spread(x)
+    return m.head(mean + torch.exp(spread)), (mean.square() + spread.exp() - spread - 1).sum(1)
+
+
+def _scale_of_a_size(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """A size that became a tensor, as DeBERTa scales attention."""
+    q, k = m.q(x), m.k(x)
+    scores = (q @ k.transpose(1, 2) / torch.sqrt(torch.tensor(q.size(-1), dtype=torch.float))).softmax(-1)
+    return m.head(scores @ x)
+
+
+def _as_many_as_are_positive(m: Net, x: torch.Tensor) -> torch.Tensor:
+    """The number of rows depends on values, which other widths change."""
+    h = torch.relu(m.both(x))
+    rows = (h.sum(1) > 3 * h.sum(1).mean().tanh()).nonzero().squeeze(1)
+    return m.head(h + h[rows].mean(0))
+
+
 def _steps(m: Net, x: torch.Tensor) -> torch.Tensor:
     h = x.new_zeros(x.shape[0], 6)
     for step in range(x.shape[1]):
@@ -189,6 +222,28 @@ AS_WRITTEN: dict[str, Case] = {
         ),
         lambda: (torch.randn(2, 5, 6), torch.tensor([3, 5])),
         {"embed": (7, 7), "lstm.weight_ih_l0": (6, 24)},
+    ),
+    "packed-in-order": Case(
+        lambda: Net(_read_in_order, embed=nn.Linear(6, 7), lstm=nn.LSTM(7, 6, batch_first=True), head=nn.Linear(6, 4)),
+        lambda: (torch.randn(3, 5, 6), torch.tensor([4, 4, 4])),
+        {"embed": (7, 7), "lstm.weight_ih_l0": (6, 24)},
+    ),
+    "numbers-in-a-tensor": Case(
+        lambda: Net(_numbers_in_a_tensor, **linears(both=(5, 16), head=(8, 4))), vectors(), {"both": (8, 16)}
+    ),
+    "divergence": Case(
+        lambda: Net(_latent, **linears(mean=(5, 6), spread=(5, 6), head=(6, 4))),
+        vectors(),
+        {"mean": (6, 6)},
+        frozenset({"mean"}),
+    ),
+    "scale-of-a-size": Case(
+        lambda: Net(_scale_of_a_size, **linears(q=(6, 8), k=(6, 8), head=(6, 4))), sequences(), {"q": (8, 8)}
+    ),
+    "as-many-as-are-positive": Case(
+        lambda: Net(_as_many_as_are_positive, **linears(both=(5, 16), head=(16, 4))),
+        lambda: torch.randn(12, 5),
+        {"both": (16, 16)},
     ),
     "cell-from-zeros": Case(
         lambda: Net(_steps, cell=nn.GRUCell(6, 6), head=nn.Linear(6, 4)), sequences(), {"cell.weight_ih": (6, 18)}

@@ -12,7 +12,16 @@ from torch import fx, nn
 
 from dst_analyze.channels.contraction import contract, join_elementwise
 from dst_analyze.channels.labels import collapsed
-from dst_analyze.channels.rule_call import Call, Effect, LabelledTensor, family_rule, rules
+from dst_analyze.channels.rule_call import (
+    Call,
+    Effect,
+    LabelledTensor,
+    effect_of,
+    family_rule,
+    op_name,
+    rule_for,
+    rules,
+)
 
 # fmt: off
 _ELEMENTWISE = (
@@ -150,12 +159,36 @@ def reduced(call: Call, x: LabelledTensor, dims: Iterable[int]) -> Any:
     gone = set(dims)
     if call.op not in EXACT_SUMS:
         call.inexact(x, gone, f"the {call.op} is taken over the axis")
+    elif any(map(_is_left_by_zeros, call.node.all_input_nodes)):
+        call.inexact(x, gone, f"the {call.op} is taken over values that a channel of zeros does not make zero")
     letters = string.ascii_letters[: x.ndim]
     output = "".join(letter for dim, letter in enumerate(letters) if dim not in gone)
     left = contract(call, [(x, letters)], output, weights=False)
     results = call.result if isinstance(call.result, tuple | list) else (call.result,)
     acts = tuple(_insert_axes(left, gone, tuple(result.shape)) for result in results)
     return acts if isinstance(call.result, tuple | list) else acts[0]
+
+
+_NOT_ZERO_AT_ZERO = frozenset({
+    "acos", "cos", "cosh", "erfc", "exp", "exp2", "hardsigmoid", "log", "logsigmoid", "reciprocal", "rsqrt", "sigmoid",
+    "softplus",
+})  # fmt: skip
+_PRODUCTS = ("mul", "imul")
+_QUOTIENTS = ("truediv", "div", "itruediv")
+
+
+def _is_left_by_zeros(node: fx.Node) -> bool:
+    """True if a value is not zero where the channel that it is computed from is, as an exponential is not."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = op_name(node, None)
+    if name in _NOT_ZERO_AT_ZERO:
+        return True
+    if name in _PRODUCTS:
+        return all(map(_is_left_by_zeros, node.all_input_nodes))
+    if name in _QUOTIENTS:
+        return isinstance(node.args[0], fx.Node) and _is_left_by_zeros(node.args[0])
+    return effect_of(rule_for(node, None)) is Effect.ELEMENTWISE and any(map(_is_left_by_zeros, node.all_input_nodes))
 
 
 def _insert_axes(act: LabelledTensor, gone: set[int], shape: tuple[int, ...]) -> LabelledTensor:

@@ -62,9 +62,14 @@ class _MismatchError(Exception):
 def copy_sharing_parameters(own: nn.Module) -> nn.Module:
     """Return a copy that shares the parameters, to be traced or run and then discarded.
 
-    A module's caches may keep proxies after tracing, or values computed from other weights after a run.
+    A module's caches may keep proxies after tracing, or values computed from other weights after a run. Backward hooks
+    are left out: torch looks for a tensor in what a hooked module returns, and never finds one in a proxy.
     """
-    return deep_copied(own, {id(parameter): parameter for parameter in own.parameters()})
+    twin = deep_copied(own, {id(parameter): parameter for parameter in own.parameters()})
+    for module in twin.modules():
+        module._backward_hooks.clear()
+        module._backward_pre_hooks.clear()
+    return twin
 
 
 def build_graph_module(root: nn.Module, draft: Draft) -> fx.GraphModule:

@@ -115,7 +115,8 @@ class _Ladder:
     def proven(self, draft: Draft) -> GraphTrace | None:
         """Return the trace if its graph reproduces the model; else None."""
         try:
-            found = prove_graph(self._own, self._model, self._inputs, draft)
+            with redirect_stderr(StringIO()):
+                found = prove_graph(self._own, self._model, self._inputs, draft)
             notes = (*self.notes, *draft.notes, *(note for _, note in found if note))
             return _accepted(self._own, draft, notes, frozenset(limit for limit, _ in found))
         except MemoryError:

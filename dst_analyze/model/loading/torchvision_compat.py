@@ -36,6 +36,18 @@ def make_importable() -> None:
         sys.meta_path.insert(0, _TorchvisionFinder())
 
 
+def lacks_operators(error: BaseException) -> bool:
+    """True if an error says that torchvision's compiled operators, such as `nms`, are missing."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and ("custom C++ ops" in text or "torchvision::" in text)
+
+
+OPERATORS_HINT = (
+    "install a torchvision that is built for this torch, from the same index: "
+    "`pip install torchvision --index-url https://download.pytorch.org/whl/cpu` beside a CPU-only torch"
+)
+
+
 class _TorchvisionFinder(MetaPathFinder):
     """A finder that finds nothing but declares torchvision's operators in time.
 

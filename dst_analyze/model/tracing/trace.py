@@ -23,6 +23,7 @@ from dst_analyze.model.graph.trace_graph import GraphTrace, trace_graph
 from dst_analyze.model.inputs.infer import has_annotations
 from dst_analyze.model.inputs.inputs import Inputs, as_inputs
 from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
+from dst_analyze.model.loading.torchvision_compat import OPERATORS_HINT, lacks_operators
 from dst_analyze.model.tracing.axes import RowLayout
 from dst_analyze.model.tracing.extensions import load_extensions
 from dst_analyze.model.tracing.macs import total_macs
@@ -411,8 +412,12 @@ def _cannot_run(error: Exception, inputs: Inputs) -> ModelError:
     hint = "define example_inputs() in the model's file: a tensor, a tuple of arguments, or a dict of keywords"
     if "meta tensors" in str(error):
         hint = "a model on `meta` has no values, and its code reads one of weights or data: build it on the CPU"
+    cause = f"the model does not run on its example inputs ({inputs.describe()}): {headline(error)}"
+    if lacks_operators(error):
+        cause = f"the model needs compiled operators of torchvision, such as nms, that torch {torch.__version__} lacks"
+        hint = OPERATORS_HINT
     return ModelError(
-        f"the model does not run on its example inputs ({inputs.describe()}): {headline(error)}",
+        cause,
         place=place or place_of(error),
         trace=trace,
         hint=hint,

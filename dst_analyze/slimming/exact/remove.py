@@ -22,7 +22,7 @@ from dst_analyze.channels.coupling import couple_channels, example_tensors
 from dst_analyze.channels.groups import Coupling, Mask
 from dst_analyze.errors import ModelError
 from dst_analyze.masking.masked import MaskedModel
-from dst_analyze.model.isolation import deep_copy, preserved, quiet_inspection
+from dst_analyze.model.isolation import deep_copy, in_mode, preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.slimming.exact.constancy import ConstancyRun
 from dst_analyze.slimming.exact.dependence import Constants, DependenceCollector, Sum, largest
@@ -79,7 +79,7 @@ def remove_dead_channels(model: nn.Module, example_inputs: Any) -> ExactSlim:
         (58, 23)
     """
     plain = model.unmasked() if isinstance(model, MaskedModel) else deep_copy(model)
-    traced = trace_model(plain.eval(), example_inputs)
+    traced = trace_model(in_mode(plain, training=False), example_inputs)
     tensors = traced.inputs.tensors()
     before, removals = _outputs(traced.graph_module, tensors), []
     while True:

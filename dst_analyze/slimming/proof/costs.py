@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dst_analyze.channels.groups import Coupling
+from dst_analyze.model.isolation import in_mode
 from dst_analyze.slimming.proof.candidates import Candidate, build_candidate
 from dst_analyze.slimming.proof.timing import milliseconds
 from dst_analyze.sweep.training.objective import main_output
@@ -43,5 +44,5 @@ def _memory(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor]) -> int:
         return tensor
 
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss(model.train())
+        loss(in_mode(model, training=True))
     return sum(saved.values()) + sum(p.numel() * p.element_size() for p in model.parameters())

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import fx, nn
 from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dst_analyze.channels.coupling import couple_channels, example_tensors
-from dst_analyze.channels.groups import Coupling, Mask
+from dst_analyze.channels.groups import Coupling, Layout, Mask
 from dst_analyze.channels.tensors import canonical_names, named_tensors
 from dst_analyze.errors import ModelError, OptionError
 from dst_analyze.model.graph.dead_code import remove_dead_nodes
+from dst_analyze.model.graph.graph_proof import GraphLimit
 from dst_analyze.model.isolation import preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.slimming.surgery.cut_shapes import Slimming
@@ -49,12 +51,19 @@ def slim(
         built = _built(traced, slimming, weights)
         built.meta["inputs"] = [tensor.detach() for tensor in traced.inputs.tensors()]
         apply_variants(built, variants)
-        built.meta["notes"] = variants.notes
+        built.meta["notes"] = (*variants.notes, *_limits(traced))
         remove_dead_nodes(built.graph)
         _reorder(built, traced.model)
         built.graph.lint()
         built.recompile()
     return built.train(traced.model.training)
+
+
+def _limits(traced: TracedModel) -> list[str]:
+    """Return a note if the graph, and so the slim model, runs at the example's batch size only."""
+    if GraphLimit.ONE_BATCH_SIZE not in traced.graph.limits:
+        return []
+    return [f"the slim model {note}" for note in traced.graph.notes if note.startswith("holds for batch size")]
 
 
 def _built(traced: TracedModel, slimming: Slimming, weights: nn.Module | None) -> fx.GraphModule:
@@ -195,6 +204,7 @@ class ShapeChecker(fx.Interpreter):
         super().__init__(module)
         self.slimming = slimming
         self.extra_traceback = False
+        self._counted: set[fx.Node] = set()  # their sizes depend on values, as that of `nonzero`, or may
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -205,14 +215,38 @@ class ShapeChecker(fx.Interpreter):
 
     def _check(self, n: fx.Node, result: Any) -> None:
         layout = self.slimming.layout(n)
+        if not self._counted.isdisjoint(n.all_input_nodes):
+            self._counted.add(n)
         if n.op == "placeholder" or layout is None:
             return
         expected, actual = self.slimming.expected(layout), _shapes(result)
-        if expected != actual:
+        if expected == actual:
+            return
+        if n not in self._counted and self._counts(n):
+            self._counted.add(n)
+        if n not in self._counted or _channels(layout, expected) != _channels(layout, actual):
             raise ShapeError(
                 f"{n.name} ({n.op} {n.target}) computes {actual} where {expected} was planned",
                 hint="this is a defect of dst-analyze: please report it with the model",
             )
+
+    def _counts(self, n: fx.Node) -> bool:
+        """True if a node's size depends on the values that it reads."""
+        found = _DynamicShapes()  # type: ignore[no-untyped-call]
+        with found:
+            super().run_node(n)
+        return found.any
+
+
+class _DynamicShapes(TorchDispatchMode):
+    """Notices operations whose result's size depends on values: `nonzero`, `unique`, an index that is a mask."""
+
+    any = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.dynamic_output_shape in func.tags:
+            self.any = True
+        return func(*args, **(kwargs or {}))
 
 
 class _Fitter(ShapeChecker):
@@ -266,6 +300,17 @@ def _size_attributes(module: nn.Module) -> dict[str, Any]:
         for key, value in vars(module).items()
         if not key.startswith("_") and isinstance(value, int | tuple) and not isinstance(value, bool)
     }
+
+
+def _channels(layout: Any, shape: Any) -> Any:
+    """Return the sizes along axes of channels, and None along others."""
+    if isinstance(layout, Layout):
+        if not isinstance(shape, tuple) or len(shape) != len(layout.axes):
+            return shape
+        return tuple(size if units else None for size, units in zip(shape, layout.axes, strict=True))
+    if isinstance(layout, tuple) and isinstance(shape, tuple) and len(layout) == len(shape):
+        return tuple(_channels(*pair) for pair in zip(layout, shape, strict=True))
+    return shape
 
 
 def _shapes(value: Any) -> Any:

@@ -45,7 +45,13 @@ class CallSite:
 
     def old(self, value: Any) -> Any:
         """Return the value that an argument had before the removal."""
-        return self.slimming.coupling.numbers.get(value.name) if isinstance(value, fx.Node) else value
+        if not isinstance(value, fx.Node):
+            return value
+        if value.name in self.slimming.coupling.numbers:
+            return self.slimming.coupling.numbers[value.name]
+        result = self.values(value)  # a removal changes no integer in a tensor
+        whole = isinstance(result, torch.Tensor) and result.numel() == 1 and not result.is_floating_point()
+        return int(result) if whole else None
 
     def input_layout(self) -> Layout | None:
         """Return the layout of the first argument before the removal, if it is a tensor."""
@@ -350,9 +356,9 @@ def fit_attention(site: CallSite) -> None:
         site.node.update_kwarg("scale", 1 / math.sqrt(layout.shape[-1]) if scale is None else scale)
 
 
-@_fits("eye")
+@_fits("eye", "tensor", "as_tensor", "scalar_tensor")
 def _keep_size(site: CallSite) -> None:
-    """Keep the old size of a table that is made from sizes alone."""
+    """Keep the old size of a table that is made from sizes alone, and of a size that became a number."""
     _keep_numbers(site)
 
 

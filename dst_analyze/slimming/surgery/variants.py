@@ -26,7 +26,7 @@ from dst_analyze.model.graph.dead_code import is_idle_draw
 from dst_analyze.model.graph.symbolic import placeholder_names, plain_output
 from dst_analyze.model.graph.trace_graph import trace_graph
 from dst_analyze.model.inputs.inputs import Inputs
-from dst_analyze.model.isolation import preserved, quiet_inspection
+from dst_analyze.model.isolation import in_mode, preserved, quiet_inspection
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.model.user_errors import describe_error
 from dst_analyze.slimming.conditions import Condition
@@ -219,7 +219,7 @@ class _Search:
     def _returned(self, inputs: Inputs, *, training: bool) -> Any:
         """Return what the user's model returns; None if it fails."""
         try:
-            return _run(deep_copied(self._model).train(training), inputs)
+            return _run(in_mode(deep_copied(self._model), training), inputs)
         except Exception:
             return None
 
@@ -236,7 +236,7 @@ class _Search:
             around: Any = _WithoutIdleDraws() if self._idle_draws else nullcontext()
             try:
                 with around:
-                    expected = _leaves(_run(own.train(training), inputs))
+                    expected = _leaves(_run(in_mode(own, training), inputs))
             except Exception:
                 continue
             drawn = torch.get_rng_state()

@@ -14,6 +14,7 @@ from dst_analyze.model.inputs.infer import find_example_inputs, has_annotations
 from dst_analyze.model.inputs.inputs import Inputs
 from dst_analyze.model.inputs.two_samples import two_samples
 from dst_analyze.model.loading.load import LoadedModel
+from dst_analyze.model.loading.torchvision_compat import lacks_operators
 from dst_analyze.model.tracing.trace import TracedModel, trace_model
 from dst_analyze.model.user_errors import headline, is_out_of_memory, user_code
 from dst_analyze.run.config import SweepConfig
@@ -53,7 +54,7 @@ def trace_on_data(loaded: LoadedModel, data: FoundData | None, config: SweepConf
                 raise
             return trace(views.first_samples(2))
     except ModelError as error:
-        if error.__cause__ is None:  # the model was not run, so the data are not the cause
+        if error.__cause__ is None or lacks_operators(error.__cause__):  # the data are not the cause
             raise
         raise DataError(
             f"the training data do not fit the model: {headline(error.__cause__)}",

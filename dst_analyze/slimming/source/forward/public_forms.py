@@ -51,19 +51,23 @@ def _pack(graph: fx.Graph, packed: fx.Node) -> None:
     x, lengths, batch_first = inner.args
     sort = _item(lengths, torch.sort, 0)
     chosen = x.target == "index_select" and x.args[2] is order if isinstance(x, fx.Node) else False
-    if sort is None or not chosen:
+    options = {"batch_first": batch_first, "enforce_sorted": False}
+    if order is None:  # the samples were in order
+        options = {"batch_first": batch_first}
+    elif sort is None or not chosen:
         return
-    lengths = sort.args[0]
+    else:
+        x, lengths = x.args[0], sort.args[0]
     if isinstance(lengths, fx.Node) and lengths.target == "to" and lengths.kwargs == {"dtype": torch.int64}:
         lengths = lengths.args[0]
     with graph.inserting_before(inner):
-        options = {"batch_first": batch_first, "enforce_sorted": False}
-        whole = _call(graph, inner, pack_padded_sequence, (x.args[0], lengths), options)
+        whole = _call(graph, inner, pack_padded_sequence, (x, lengths), options)
         whole.meta["is_tensor"] = False
         fields = {"batch_sizes": [n for n in inner.users if _item(n, torch._pack_padded_sequence, 1)]}
         fields |= {
             name: [packed.args[i]]
             for i, name in ((2, "sorted_indices"), (3, "unsorted_indices"))[: len(packed.args) - 2]
+            if isinstance(packed.args[i], fx.Node)
         }
         made = {name: _call(graph, inner, getattr, (whole, name), {}) for name in fields}
     unsorted = packed.args[3] if len(packed.args) > 3 else None

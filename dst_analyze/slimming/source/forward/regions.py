@@ -133,7 +133,7 @@ def _is_size(node: fx.Node) -> bool:
 def _read_where_used(graph: fx.Graph, size: fx.Node) -> None:
     """Give each module that uses a size of a tensor a reading of its own, unless its caller passes the size."""
     tensor = size.args[0]
-    if not isinstance(tensor, fx.Node):
+    if not isinstance(tensor, fx.Node) or len(size.all_input_nodes) > 1:  # which axis may depend on an input
         return
     copies: dict[Calls, fx.Node] = {}
     for user in list(size.users):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dst_analyze.masking.training.attach import attachable
-from dst_analyze.model.isolation import deep_copy
+from dst_analyze.model.isolation import deep_copy, in_mode
 from dst_analyze.model.loading.load import LoadedModel
 from dst_analyze.model.tracing.trace import TracedModel
 from dst_analyze.run.config import SweepConfig
@@ -124,7 +124,9 @@ def told_score(loaded: LoadedModel, model: nn.Module, before: ScoreKind | None =
     assert loaded.evaluate is not None
     training = model.training
     try:
-        return ToldScore.of_hook(loaded.evaluate(model.eval()), f"evaluate() of {loaded.spec}", before)
+        return ToldScore.of_hook(
+            loaded.evaluate(in_mode(model, training=False)), f"evaluate() of {loaded.spec}", before
+        )
     finally:
         model.train(training)
 
