@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import fill
 
 from rich.console import Console
 
@@ -13,10 +12,12 @@ from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.terminal import (
     CHANGE_HEADS,
+    INDENT,
     export_lines,
     note_text,
     show,
     show_plan,
+    show_rows,
     sweep_table,
     verification_table,
     ways_table,
@@ -34,12 +35,11 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, escape_control, shorten_middle, wrapped
+from dst_analyze.text import elide, lower_first, shorten_middle, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
 _NEEDED = 2  # of these, where as many are needed
-_INDENT = 12
 _VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
 
@@ -49,11 +49,7 @@ def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> N
     width = where.width  # which a wide table changes
     if tables:
         _show_tables(where, outcome)
-    for name, text in summary(outcome):
-        line = f"{name:<{_INDENT}}{escape_control(text)}"
-        if where.is_terminal and name not in _VERBATIM:
-            line = fill(line, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
-        show(where, line)
+    show_rows(where, summary(outcome), width, verbatim=_VERBATIM)
 
 
 def _show_tables(where: Console, outcome: Outcome) -> None:
@@ -102,7 +98,7 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         if suggestion.change is not None:
             yield CHANGE_HEADS[suggestion.change.name], str(suggestion.change)
     for line in () if isinstance(suggestion, DstError) else export_lines(suggestion):
-        yield line[:_INDENT].rstrip(), line[_INDENT:]
+        yield line[:INDENT].rstrip(), line[INDENT:]
     yield "report", str(outcome.page)
     yield "next", main_problem[1] if main_problem is not None else _next(suggestion, proof, record, ranking)
 
@@ -131,9 +127,9 @@ def _answer(
         return
     found = answer_of(record, ranking, suggestion.plan, proof)
     if not found.size:
-        yield "answer", f"{model}: {found.sentence}"
+        yield "answer", f"{model}: {lower_first(found.sentence)}"
         return
-    yield "answer", f"{model}: {'; '.join(filter(None, (found.headline, found.proof)))}"
+    yield "answer", f"{model}: {lower_first('; '.join(filter(None, (found.headline, found.proof))))}"
     yield "saving", f"{found.detail}; {found.size}"
 
 
@@ -148,7 +144,7 @@ def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
         said = row.spare_words or row.reason
         yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
-        yield "redundant", "no layer clearly more than the others; the first in the order are"
+        yield "redundant", "no layer clearly; the first in the order are"
         for row in table.head(most).itertuples():
             yield "", f"{_named(str(row.layer))}: {row.spare_words or row.reason}"
     if needed:
@@ -172,7 +168,7 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
     share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
     if share is None or record.config.quick:
         return said
-    return f"{said}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
+    return f"{said}; where layers differ clearly, a long run agrees in about {100 * share:.0f} % of pairs"
 
 
 def _command(*words: str | Path) -> str:
