@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from textwrap import fill
 
 from rich.cells import cell_len
 
 NARROWEST_NAME = 12
+_PACKAGES = re.compile(r"(?<![^\s(,])[^\s(,]{1,400}[/\\](?:site|dist)-packages[/\\]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escape_control(text: str) -> str:
     """Return text with control characters and bidirectional marks as visible escapes."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def package_paths(text: str) -> str:
+    """Return text in which paths into installed packages begin at the package.
+
+    Example:
+        >>> package_paths("Embedding at /usr/lib/python3/site-packages/transformers/models/gpt2.py:511")
+        'Embedding at transformers/models/gpt2.py:511'
+    """
+    return _PACKAGES.sub("", text)
 
 
 def elide(name: str, width: int) -> str:
@@ -98,6 +110,11 @@ def percent(share: float | None) -> str:
 def size_text(share: float) -> str:
     """Return the size of a slim model, a share (0 to 1), with up to three digits and the sign: 12.5 %."""
     return f"{100 * share:.3g} %"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a list: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def spreadsheet_name(name: str) -> str:

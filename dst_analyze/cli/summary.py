@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
@@ -27,16 +26,15 @@ from dst_analyze.pipeline import Outcome
 from dst_analyze.ranking.length_evidence import long_run_share
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import NEEDED, REDUNDANT, Verdict
-from dst_analyze.report.commands import command_again, next_step
-from dst_analyze.report.overview.answer import answer_of
+from dst_analyze.report.commands import command_again, next_step, problem_of
+from dst_analyze.report.overview.answer import answer_of, without_evidence
 from dst_analyze.report.overview.confidence import confidence_of
-from dst_analyze.run.alpha_search import rounded
-from dst_analyze.run.caveats import Title, notes_of
+from dst_analyze.run.caveats import notes_of
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, escape_control, short, shorten_middle, wrapped
+from dst_analyze.text import elide, escape_control, shorten_middle, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
@@ -44,7 +42,6 @@ _NEEDED = 2  # of these, where as many are needed
 _INDENT = 12
 _VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
-_STRONGER = 30  # factor for alphas that pruned nothing
 
 
 def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> None:
@@ -85,9 +82,10 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     record, ranking, suggestion, proof = outcome.record, outcome.ranking, outcome.suggestion, outcome.proof
     main_problem = _problem(record)
     if main_problem is not None:
-        yield "WARNING", main_problem.what
-    yield "answer", _answer(record, ranking, suggestion, proof)
-    yield from _redundant(ranking)
+        yield "WARNING", main_problem[0]
+    yield from _answer(record, ranking, suggestion, proof)
+    if not without_evidence(record):
+        yield from _redundant(ranking)
     yield "how sure", how_sure(record, ranking)
     ways = read_method_comparison(record, ranking)
     if ways is not None:
@@ -104,72 +102,37 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
     for line in () if isinstance(suggestion, DstError) else export_lines(suggestion):
         yield line[:_INDENT].rstrip(), line[_INDENT:]
     yield "report", str(outcome.page)
-    yield "next", main_problem.remedy if main_problem is not None else _next(suggestion, proof, record, ranking)
+    yield "next", main_problem[1] if main_problem is not None else _next(suggestion, proof, record, ranking)
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """What limits the answer, and the command that helps."""
-
-    what: str
-    remedy: str
-
-
-def _problem(record: SweepRecord) -> _Problem | None:
-    """Return the most important problem; None if there is none."""
-    titles = {note.title for note in notes_of(record)}
-    longer = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
-    given = record.config.given_alphas
+def _problem(record: SweepRecord) -> tuple[str, str] | None:
+    """Return the most important problem and the command that helps; None if there is none."""
     if record.folder.name.endswith(SUFFIX):
-        return _Problem(
-            "a few steps only, to test that everything works: nothing here is a result",
-            f"{_command(record.config.model)}, the real run",
-        )
-    if not record.complete:
-        lost = [trial for trial in record.trials if trial.status != "done"]
-        return _Problem(
-            f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
-            command_again(record, "--retry-failed"),
-        )
-    if Title.NOTHING_PRUNED in titles:
-        stronger = tuple(rounded(_STRONGER * alpha) for alpha in given) or "auto"
-        return _Problem(
-            "nothing was pruned: the alphas are too weak for this model, so layers do not differ",
-            command_again(record, alphas=stronger),
-        )
-    if Title.NO_EFFECT in titles:
-        other = "sgd" if "Adam" in record.manifest.optimizer else "adamw"
-        own = record.manifest.optimizer.startswith("the optimizer of the model file")
-        return _Problem(
-            "what remains does not depend on alpha, so the search for alphas stopped",
-            command_again(record, **(longer if own else {"optimizer": other})),
-        )
-    if Title.BROKEN in titles:
-        weaker = {"alphas": tuple(rounded(alpha / _STRONGER) for alpha in given)} if given else longer
-        return _Problem(
-            "every masked trial scores far below the dense model: the alphas are too strong for this model",
-            command_again(record, **weaker),
-        )
-    if Title.HARDLY_LEARNED in titles:
-        return _Problem(
-            "the dense model has hardly learned, so its masks are no evidence", command_again(record, **longer)
-        )
+        real = f"{_command(record.config.model)}, the real run"
+        return "a few steps only, to test that everything works: nothing here is a result", real
+    found = problem_of(record)
+    if found is not None:
+        return found.what, found.step.command
     if record.manifest.data.stand_in:
-        return _Problem(
-            "trained on stand-in data (handwritten digits): the answer does not hold for your data",
-            f"{command_again(record)} --data NAME, or define train_data() in the model file",
-        )
+        own = f"{command_again(record)} --data NAME, or define train_data() in the model file"
+        return "trained on stand-in data (handwritten digits): the answer does not hold for your data", own
     return None
 
 
 def _answer(
     record: SweepRecord, ranking: Ranking, suggestion: Suggestion | DstError, proof: Verification | None
-) -> str:
-    """Return the report's answer in one sentence."""
-    model = f"{elide(record.manifest.model.name, _NAME)}, {short(record.manifest.model.params)} parameters"
+) -> Iterator[tuple[str, str]]:
+    """Yield the report's answer, and what the suggested network saves."""
+    model = elide(record.manifest.model.name, _NAME)
     if isinstance(suggestion, DstError):
-        return f"{model}: no slimmer architecture, {suggestion.cause}"
-    return f"{model}: {answer_of(record, ranking, suggestion.plan, proof).sentence}"
+        yield "answer", f"{model}: no slimmer architecture, {suggestion.cause}"
+        return
+    found = answer_of(record, ranking, suggestion.plan, proof)
+    if not found.size:
+        yield "answer", f"{model}: {found.sentence}"
+        return
+    yield "answer", f"{model}: {'; '.join(filter(None, (found.headline, found.proof)))}"
+    yield "saving", f"{found.detail}; {found.size}"
 
 
 def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:

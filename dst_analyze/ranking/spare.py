@@ -188,7 +188,9 @@ def _words(costs: Costs, gone: np.ndarray, spare: float) -> str:
         return ", ".join([f"{_share(spare)} of its weights go at no loss", *more])
     if not more:
         return "no alpha that was tried kept the score"
-    return f"no alpha that was tried kept the score: {', '.join(more)}"
+    share, _, cost = more[0].partition(" at ")
+    at = f"at a cost of {cost}" if costs.score == "accuracy" else f"at {cost}"
+    return f"no alpha that was tried kept the score: {', '.join([f'{share} of its weights go {at}', *more[1:]])}"
 
 
 def _more(costs: Costs, gone: np.ndarray, spare: float) -> Iterator[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from dst_analyze.baselines.agreement import MethodComparison
 from dst_analyze.report.overview.answer import Answer, Standing
+from dst_analyze.run.alpha_search import rounded
+from dst_analyze.run.caveats import Title, notes_of
 from dst_analyze.run.config import SweepConfig
 from dst_analyze.run.defaults import DEFAULT_STEPS, AskedPace, asked_scale, on_collapse_of
 from dst_analyze.run.files.paths import SLIM_SOURCE
@@ -39,6 +41,7 @@ def commands(
     return [*lines, shlex.join(["dst-analyze", "report", run])]
 
 
+_STRONGER = 30  # factor for alphas that pruned nothing, or all
 _MORE_SEEDS = "5"  # of a proof whose interval is too wide
 
 
@@ -50,6 +53,55 @@ class NextStep:
     command: str
 
 
+@dataclass(frozen=True)
+class Problem:
+    """What leaves a sweep without evidence, or a part of it, and the command that helps."""
+
+    what: str
+    step: NextStep
+
+
+def problem_of(record: SweepRecord) -> Problem | None:
+    """Return the most important problem of a run that another run mends; None if there is none."""
+    titles = {note.title for note in notes_of(record)}
+    given = record.config.given_alphas
+    longer = NextStep("Train four times as long", command_again(record, **_longer(record)))
+    if not record.complete:
+        lost = [trial for trial in record.trials if trial.status != "done"]
+        return Problem(
+            f"{len(lost)} of {len(record.trials)} trials did not end well ({lost[0].key.label}: {lost[0].reason})",
+            NextStep("Repeat the trials that failed", command_again(record, "--retry-failed")),
+        )
+    if Title.NOTHING_PRUNED in titles:
+        stronger = tuple(rounded(_STRONGER * alpha) for alpha in given) or "auto"
+        return Problem(
+            "nothing was pruned: the alphas are too weak for this model, so layers do not differ",
+            NextStep("Let training prune more", command_again(record, alphas=stronger)),
+        )
+    if Title.NO_EFFECT in titles:
+        other = "sgd" if "Adam" in record.manifest.optimizer else "adamw"
+        own = record.manifest.optimizer.startswith("the optimizer of the model file")
+        step = NextStep("Use another optimizer", command_again(record, optimizer=other))
+        return Problem(
+            "what remains does not depend on alpha, so the search for alphas stopped", longer if own else step
+        )
+    if Title.BROKEN in titles:
+        weaker = tuple(rounded(alpha / _STRONGER) for alpha in given)
+        step = NextStep("Let training prune less", command_again(record, alphas=weaker))
+        return Problem(
+            "every masked trial scores far below the dense model: the alphas are too strong for this model",
+            step if given else longer,
+        )
+    if Title.HARDLY_LEARNED in titles:
+        return Problem("the dense model has hardly learned, so its masks are no evidence", longer)
+    return None
+
+
+def _longer(record: SweepRecord) -> dict[str, Any]:
+    """Return the options of a training that is four times as long."""
+    return {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
+
+
 def next_step(record: SweepRecord, answer: Answer, *, has_source: bool, size: float | None = None) -> NextStep | None:
     """Return the command that comes next; None if the run's model was an object in memory.
 
@@ -58,6 +110,8 @@ def next_step(record: SweepRecord, answer: Answer, *, has_source: bool, size: fl
     config, run = record.config, str(record.folder)
     if not config.can_be_made_again:
         return None
+    if answer.standing in (Standing.NO_EVIDENCE, Standing.NO_PLAN) and (problem := problem_of(record)) is not None:
+        return problem.step
     if answer.standing in (Standing.UNPROVEN, Standing.UNFINISHED):
         return NextStep(
             "Train the narrower network beside the dense one and others of its size", _command("verify", run)
@@ -75,8 +129,8 @@ def next_step(record: SweepRecord, answer: Answer, *, has_source: bool, size: fl
     if answer.standing is Standing.NO_PLAN:
         return NextStep("Suggest narrower widths", _command("slim", run))
     if config.alphas == "auto" or answer.standing is not Standing.NO_EVIDENCE:
-        length: dict[str, Any] = {"steps": 4 * record.manifest.steps, "epochs": None, "max_epochs": None}
-        return NextStep("Train four times as long, for a clearer order of the layers", command_again(record, **length))
+        longer = command_again(record, **_longer(record))
+        return NextStep("Train four times as long, for a clearer order of the layers", longer)
     return NextStep("Let the sweep find its own strengths of pruning", command_again(record, alphas="auto"))
 
 

@@ -11,21 +11,23 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from dst_analyze.ranking.compare import Comparison, compare_rankings
-from dst_analyze.ranking.formats.serialize import rank_text, signed
+from dst_analyze.ranking.formats.serialize import agreement, rank_text, signed
 from dst_analyze.ranking.load import rank_run, ranking_of
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.report.figures import plots, sized
-from dst_analyze.report.figures.heatmap import Heatmap, heatmap_of_ranking
+from dst_analyze.report.figures.heatmap import Heatmap, heatmap_of, heatmap_of_ranking
 from dst_analyze.report.figures.sized import FigureSet
-from dst_analyze.report.overview.answer import answer_of, score_words
+from dst_analyze.report.overview.answer import Standing, score_words
+from dst_analyze.report.overview.strip import Strip, strip_of
+from dst_analyze.report.overview.tiles import Tile
 from dst_analyze.report.rendering import count, rendered
 from dst_analyze.report.rows import shown_name
-from dst_analyze.run.caveats import Note, notes_of
+from dst_analyze.report.summary import Summary, summary_of
 from dst_analyze.run.files.atomic_io import write_text
 from dst_analyze.run.reader import read_run
-from dst_analyze.run.record import SweepRecord, alpha_label
+from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.kept import read_suggestion
-from dst_analyze.text import elide, escape_control, percent
+from dst_analyze.text import elide, escape_control
 
 _MOST_DOTS = 60  # layers in the figure; the table has all of them
 
@@ -38,9 +40,10 @@ class Side:
     name: str
     verdict: str
     facts: list[tuple[str, str]]
-    notes: list[Note]
-    answer: str
     heat: Heatmap
+    score: str = ""  # the head of the heat map's row of scores
+    summary: Summary | None = None  # None for a table of ratios
+    strip: Strip | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Line:
     elsewhere: str
     cells: list[tuple[str, str, str]]  # rank, redundancy and label in each run
     apart: str
+    differs: bool  # by a third of all ranks or more
 
 
 def write_comparison(page: Path, runs: Sequence[Path]) -> Comparison:
@@ -82,51 +86,75 @@ def render_comparison(
         data={},
         styles=figure_set.styles,
         compared=compared,
+        numbers=_tiles(compared),
         sides=sides,
         dots=figure_set.put("dots", label, _dots, compared, tables) if len(compared.table) else None,
         dots_shown=min(len(compared.table), _MOST_DOTS),
-        lines=[_line(row, tables) for row in compared.table.to_dict("records")],
+        lines=[_line(row, tables, len(compared.table)) for row in compared.table.to_dict("records")],
     )
 
 
 def _side(number: int, name: str, ranking: Ranking, record: SweepRecord | None, figure_set: FigureSet) -> Side:
+    shown, verdict = escape_control(name), str(ranking.verdict)
+    if record is None:
+        return Side(number, shown, verdict, [], heatmap_of_ranking(ranking, figure_set.styles))
+    kept, kind = read_suggestion(record), record.manifest.data.score
+    summary = summary_of(record, ranking, kept.plan, kept.proof)
+    evidence = summary.answer.standing is not Standing.NO_EVIDENCE
     return Side(
-        number=number,
-        name=escape_control(name),
-        verdict=str(ranking.verdict),
-        facts=list(_facts(record).items()) if record is not None else [],
-        notes=notes_of(record) if record is not None else [],
-        answer=_answer(record, ranking) if record is not None else "",
-        heat=heatmap_of_ranking(ranking, figure_set.styles),
+        number,
+        shown,
+        verdict,
+        list(_facts(record).items()),
+        heatmap_of(record, ranking, figure_set.styles),
+        score=f"{kind} (dense {score_words(record.dense.score, kind)})",
+        summary=summary,
+        strip=strip_of(record, ranking, kept.plan, evidence=evidence),
     )
 
 
-def _answer(record: SweepRecord, ranking: Ranking) -> str:
-    """Return the answer of a run, as its own report has it."""
-    kept = read_suggestion(record)
-    return answer_of(record, ranking, kept.plan, kept.proof).sentence
+def _tiles(compared: Comparison) -> list[Tile]:
+    """Return the comparison in numbers: agreement, layers, labels and the layer that moves most."""
+    table = compared.table
+    if not len(table):
+        return []
+    labels = table[[column for column in table.columns if column.startswith("label ")]]
+    differ, most = int((labels.nunique(axis=1) > 1).sum()), table.loc[table["apart"].astype(float).idxmax()]
+    lost = sum(map(len, compared.unmatched.values()))
+    rest = f"; {lost} have no counterpart" if lost else ""
+    opposed = (
+        f", {len(compared.opposed)} of them redundant in one run and needed in another" if compared.opposed else ""
+    )
+    moved = f"{shown_name(str(most['layer']))}, the layer whose rank differs most."
+    return [
+        Tile(
+            "agreement",
+            agreement(compared.agreement),
+            "Kendall's W: 1 is the same order, 0 no common order.",
+            known=False,
+        ),
+        Tile("layers compared", str(len(table)), f"ranked in every run{rest}.", known=False),
+        Tile("labels that differ", str(differ), f"of {len(table)} layers{opposed}.", known=False),
+        Tile(
+            "ranks apart", rank_text(float(most["apart"])), moved if most["apart"] else "No rank differs.", known=False
+        ),
+    ]
 
 
 def _facts(record: SweepRecord) -> dict[str, str]:
     manifest = record.manifest
-    kind = manifest.data.score
-    at = [
-        f"{alpha_label(alpha)}: {percent(record.remaining(alpha))} % left, {score_words(record.score(alpha), kind)}"
-        for alpha in record.alphas
-    ]
+    seeds = len(record.config.seeds)
     return {
         "model": shown_name(manifest.model.name),
         "data": manifest.data.description,
         "parameters": count(manifest.model.params),
         "MACs per sample": count(manifest.model.macs),
-        f"dense {kind}": score_words(record.dense.score, kind),
-        f"weights left and {kind} at alpha": "; ".join(at),
-        "training": f"{manifest.steps:,} steps, {len(record.config.seeds)} seeds",
+        "training": f"{manifest.steps:,} steps, {seeds} seed{'s' if seeds != 1 else ''}",
     }
 
 
-def _line(row: Mapping[str, object], tables: Mapping[str, pd.DataFrame]) -> Line:
-    cells = []
+def _line(row: Mapping[str, object], tables: Mapping[str, pd.DataFrame], layers: int) -> Line:
+    cells, apart = [], float(str(row["apart"]))
     for run, table in tables.items():
         found = table.loc[row[f"name {run}"]]
         cells.append(
@@ -137,7 +165,8 @@ def _line(row: Mapping[str, object], tables: Mapping[str, pd.DataFrame]) -> Line
         layer=shown_name(str(row["layer"])),
         elsewhere=", ".join(shown_name(name) for name in others),
         cells=cells,
-        apart=rank_text(float(str(row["apart"]))),
+        apart=rank_text(apart),
+        differs=apart >= max(1.0, layers / 3),
     )
 
 

@@ -25,8 +25,8 @@ def first_screen(record: SweepRecord, ranking: Ranking) -> str:
     """Return the first screen of the report as static HTML: answer, four numbers and the network."""
     kept = read_suggestion(record)
     summary = summary_of(record, ranking, kept.plan, kept.proof, left_out(record, kept))
-    plan = None if summary.answer.standing is Standing.NO_EVIDENCE else kept.plan
-    return rendered("notebook.html", summary=summary, strip=strip_of(record, ranking, plan), colours=_COLOURS)
+    strip = strip_of(record, ranking, kept.plan, evidence=summary.answer.standing is not Standing.NO_EVIDENCE)
+    return rendered("notebook.html", summary=summary, strip=strip, colours=_COLOURS)
 
 
 def pattern(record: SweepRecord, ranking: Ranking, axes: Axes | None) -> Axes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from dst_analyze.ranking.length_evidence import length_caveat
 from dst_analyze.ranking.load import rank_run
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.ranking.verdict import LABELS
-from dst_analyze.report.changes import read_changes
+from dst_analyze.report.changes import change_lines, read_changes
 from dst_analyze.report.channels import channels_of, strip_alphas
 from dst_analyze.report.commands import command_again, commands, next_step
 from dst_analyze.report.figures import plots, sized
@@ -63,6 +64,14 @@ SECTIONS = (
     ("facts", "Facts"),
     ("glossary", "Glossary"),
 )
+
+
+_MOST_LAYERS = 6  # of a group that its row names
+_TRACING = {
+    1: "torch.fx traced the whole model",
+    2: "torch.fx traced around the parts that it cannot trace",
+    3: "the model has no graph: its layers are masked in place",
+}
 
 
 def write_report(run_folder: Path | str, ranking: Ranking | None = None, listener: Emit = ignore_event) -> Path:
@@ -140,7 +149,7 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
     plan, proof = kept.plan, kept.proof
     picture, methods = read_picture(record, ranking, plan=plan, room=ROOM), read_method_comparison(record, ranking)
     changes = read_changes(kept.changes)
-    rows, data = rows_of(record, ranking, plan, changes)
+    rows, data = rows_of(record, ranking, plan, {name: change.text for name, change in changes.items()})
     names = list(record.layers["layer"])
     keys, alive = keys_of(names), channels_of(record, plan)
     data["strip_alphas"] = [alpha_label(alpha) for alpha in strip_alphas(record)]
@@ -159,7 +168,8 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         config=record.config,
         manifest=record.manifest,
         summary=summary,
-        strip=strip_of(record, ranking, None if summary.answer.standing is Standing.NO_EVIDENCE else plan),
+        no_evidence=summary.answer.standing is Standing.NO_EVIDENCE,
+        strip=strip_of(record, ranking, plan, evidence=summary.answer.standing is not Standing.NO_EVIDENCE),
         next=next_step(
             record,
             summary.answer,
@@ -187,8 +197,15 @@ def render(record: SweepRecord, ranking: Ranking | None = None, kept: KeptSugges
         alphas_drawn=len(plots.drawn_alphas(record)),
         plan=plan,
         has_source=kept.has_source,
+        most_layers=_MOST_LAYERS,
+        quoted_folder=shlex.quote(str(record.folder)),
+        ladder_command=shlex.join(["dst-analyze", "slim", str(record.folder), *plan.ladder_option.split()])
+        if plan and plan.ladder
+        else "",
+        tracing=_TRACING[record.manifest.model.rung],
+        scored_on_the_way=bool(record.steps["score"].notna().any()),
         widths_shown=plots.widths_shown(plan) if plan else 0,
-        changes=changes,
+        change_lines=list(change_lines(list(changes.values()))),
         changed=[group for group in plan.groups if group.new_width < group.width] if plan else [],
         unchanged=[group for group in plan.groups if group.new_width >= group.width] if plan else [],
         frozen=list(plan.frozen_by_reason.items()) if plan else [],

@@ -9,14 +9,14 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dst_analyze.ranking.formats.serialize import agreement, rank_text
 from dst_analyze.report.glossary import GLOSSARY, Term, term_named
 from dst_analyze.report.overview.answer import score_words
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.record import alpha_label
-from dst_analyze.text import duration, escape_control, percent, short, shorten_middle
+from dst_analyze.text import duration, escape_control, package_paths, percent, short, shorten_middle
 
 _LONGEST_TEXT = 1000
 
@@ -35,6 +35,7 @@ def rendered(template: str, **context: Any) -> str:
         percent=percent, part=part, score=score_words, count=count, interval=interval, px=px, ms=milliseconds,
         alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement, short=short, duration=duration,
         meaning=meaning, fitted=shorten_middle, lower_first=lower_first, capital=capital,
+        paths=package_paths, held=held,
     )  # fmt: skip
     style, script = (
         _compact(files("dst_analyze.report").joinpath("assets", name).read_text("utf-8"))
@@ -87,6 +88,11 @@ def lower_first(sentence: str) -> str:
     return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
+def held(text: str) -> Markup:
+    """Return text in which no line breaks between a number and its percent sign."""
+    return Markup(str(escape(_escape_value(text))).replace(" %", "&nbsp;%"))
+
+
 def capital(clause: str) -> str:
     """Return a clause that begins with a capital."""
     return f"{clause[:1].upper()}{clause[1:]}"
@@ -101,7 +107,10 @@ def interval(row: Any, kind: str) -> str:
     """Return the interval of a mean score; a dash for a single training, which has none."""
     if not (math.isfinite(row.low) and math.isfinite(row.high)):
         return "–"
-    return f"{score_words(row.low, kind)} to {score_words(row.high, kind)}"
+    low, high = row.low, row.high
+    if kind == "accuracy":  # an interval of few seeds may be wider than what is possible
+        low, high = max(low, 0.0), min(high, 1.0)
+    return f"{score_words(low, kind)} to {score_words(high, kind)}"
 
 
 def count(number: float | None) -> str:

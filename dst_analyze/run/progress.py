@@ -41,6 +41,7 @@ from dst_analyze.text import escape_control, minutes
 _AT_LEAST = 0.2  # seconds between two updates in a notebook
 _BUSY = 1.15  # times that a sweep takes longer than alone, for that to be said
 _NOTEBOOK_WIDTH = 110
+_WIDE = 100  # columns of a terminal that has room for all figures of a trial
 
 
 @contextmanager
@@ -168,17 +169,31 @@ def _at_once(jobs: int) -> str:
     return f", {jobs} at once" if jobs > 1 else ""
 
 
+class _Standing(rich.progress.ProgressColumn):
+    """The figures of a running trial; on a narrow terminal without its loss where there is something else to say."""
+
+    def __init__(self, *, narrow: bool) -> None:
+        super().__init__()
+        self.narrow = narrow
+
+    def render(self, task: rich.progress.Task) -> Text:
+        """Return the figures as text."""
+        loss, comma, rest = str(task.fields["standing"]).partition(", ")
+        return Text(rest if self.narrow and comma else f"{loss}{comma}{rest}")
+
+
 class Bars:
     """A listener with a bar for all trials and a bar for each running one."""
 
     def __init__(self, manifest: Manifest, where: Console) -> None:
         self.score = manifest.data.score
+        narrow = where.width < _WIDE
         self.rows = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=16),
+            rich.progress.BarColumn(bar_width=8 if narrow else 16),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TimeRemainingColumn(),
-            rich.progress.TextColumn("{task.fields[standing]}"),
+            _Standing(narrow=narrow),
             console=where,
             transient=True,
         )

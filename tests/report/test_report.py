@@ -27,7 +27,7 @@ from dst_analyze import read_run
 from dst_analyze.cli.main import main
 from dst_analyze.ranking.formats.table import by_reason
 from dst_analyze.ranking.rank import rank_layers
-from dst_analyze.report.changes import read_changes
+from dst_analyze.report.changes import Change, change_lines, joined_names, read_changes
 from dst_analyze.report.commands import commands
 from dst_analyze.report.compare_page import write_comparison
 from dst_analyze.report.figures import sized
@@ -193,7 +193,7 @@ def test_two_runs_stand_side_by_side(hostile, tmp_path):
     page = assert_inert((tmp_path / "two.html").read_text())
     assert "b" not in page.tags
     assert len(compared.table) == 2
-    assert page.tags.count("figure") == 1
+    assert page.tags.count("figure") == 3  # the redundancies, and both networks
     assert page.attributes.count(("class", "heat")) == 2
     for expected in ("run 1", "run 2", "Stand-in data", "conv1", "97.0 %", "Without a counterpart"):
         assert expected in page.words
@@ -287,11 +287,27 @@ def test_changed_lines_are_valid_python(tmp_path, columns):
     ]  # fmt: skip
     table = pd.DataFrame(rows, columns=["layer", "before", "after", "line", "place", "remark"])
     table[["layer", *columns]].to_csv(tmp_path / "changes.csv", index=False)
-    texts = list(read_changes(tmp_path / "changes.csv").values())
-    tree = ast.parse("\n".join(texts))
+    changes = list(read_changes(tmp_path / "changes.csv").values())
+    ast.parse("\n".join(change.text for change in changes))
+    tree = ast.parse("\n".join(change_lines(changes)))
     calls = [ast.unparse(node.value) for node in tree.body if isinstance(node, (ast.Assign, ast.Expr))]
     assert "nn.Conv2d(8, 4, 1)" in calls
     assert not any("shape" in call for call in calls)
+
+
+def test_lines_that_build_blocks_alike_stand_together():
+    place, remark = "Block.__init__, net.py:3", "Block is in an installed package: copy the class"
+    changes = [
+        Change(f"h.{at}.fc", f"self.fc = nn.Linear({96 if at == 4 else 64}, 8)", "nn.Linear(128, 8)", place, remark)
+        for at in range(6)
+    ]
+    assert list(change_lines(changes)) == [
+        f"# {place}: {remark}",
+        "self.fc = nn.Linear(64, 8)  # was nn.Linear(128, 8), for h.{0-3,5}.fc",
+        "self.fc = nn.Linear(96, 8)  # was nn.Linear(128, 8), for h.4.fc",
+    ]
+    assert joined_names(["a.x.fc", "a.y.fc"]) == "a.{x,y}.fc"
+    assert joined_names(["a.0.fc", "b.1.fc"]) == "a.0.fc, b.1.fc"
 
 
 def test_a_plan_without_a_proof_says_so(tmp_path):

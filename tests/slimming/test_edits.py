@@ -130,7 +130,7 @@ def test_the_report_shows_changes_in_the_order_of_the_source(tmp_path: Path) -> 
     table, _ = lines(traced, {"conv1": 12, "conv2": 6, "head.1": 16})
     path = tmp_path / "changes.csv"
     table.reset_index().sort_values("layer", ascending=False).to_csv(path, index=False, lineterminator="\n")
-    shown = "\n".join(read_changes(path).values()).split("\n")
+    shown = "\n".join(change.text for change in read_changes(path).values()).split("\n")
     ast.parse("\n".join(shown))
     assert [line for line in shown if line.startswith("self.")][:2] == [
         "self.conv1 = nn.Conv2d(1, 12, 3)  # was nn.Conv2d(1, 16, 3)",

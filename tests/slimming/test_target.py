@@ -35,8 +35,8 @@ def test_the_root_of_what_the_strongest_free_alpha_leaves():
     found = expected_target(results((1e-6, 0.81, 0.0, True), (1e-5, 0.16, 0.002, True), (1e-4, 0.01, 0.05, False)))
     assert found == SizeTarget(basis="masks", share=0.4, left=0.16, alpha=1e-5)
     assert found.sentence == (
-        "The sweep's masks let one expect that 40 % is enough"
-        " (they leave 16 % of the single weights at no measurable loss): not proven."
+        "The sweep's masks suggest that 40 % is enough"
+        " (they leave 16 % of the single weights at no measurable loss); not proven."
     )
 
 

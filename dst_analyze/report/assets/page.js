@@ -256,7 +256,7 @@ function startCanvas(canvas) {
   }
   function fitting() {
     const most = parseFloat(getComputedStyle(canvas).maxHeight) || canvas.clientHeight;
-    return Math.min(1, (canvas.clientWidth - 20) / width, (most - 20) / height);
+    return Math.min(1.35, (canvas.clientWidth - 20) / width, (most - 20) / height);
   }
   function change(step, ...place) {
     chosen = true;

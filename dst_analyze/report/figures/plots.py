@@ -36,6 +36,7 @@ PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
 MOST_LINES = 12  # layers that are distinguishable as lines; more are drawn as a heatmap
 _MOST_LABELS = 60  # names on the axis of a heatmap
 _MOST_VALUES = 700  # cells with their number written in them
+_FEW_READINGS = 10  # that are marked each
 _MOST_ALPHAS, _SOME_ALPHAS = 12, 8  # drawn one by one; of more only some are, and the tables have all
 _MOST_STEPS = 200  # of a line over layers; more would be narrower than two pixels
 _MOST_WIDTHS = 60  # groups as bars; the table has all groups
@@ -226,12 +227,22 @@ def plot_curves(record: SweepRecord, alpha: float, loss: Axes, score: Axes) -> N
         ):
             for number, (_, run) in enumerate(at.dropna(subset=[name]).groupby("seed")):
                 named = label if number == 0 else "_"  # matplotlib leaves "_" out of the legend
-                axes.plot(run["step"], scale * run[name], color=colour, linestyle=dashes, label=named)
+                dots = "o" if len(run) <= _FEW_READINGS else None  # a single reading has no line
+                axes.plot(
+                    run["step"],
+                    scale * run[name],
+                    color=colour,
+                    linestyle=dashes,
+                    marker=dots,
+                    markersize=4,
+                    label=named,
+                )
         known = scale * main[name].dropna()  # all alphas and the dense model have the same axes, to be compared
         if len(known):
             low, high = float(known.min()), float(known.max())
             room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-            axes.set_ylim(low - room, high + room)
+            most = high + room
+            axes.set_ylim(low - room, min(most, 100.5) if scale == 100 else most)  # no axis beyond 100 %
             axes.set_xlim(0, 1.02 * float(main["step"].max()))
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))

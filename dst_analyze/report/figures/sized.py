@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FixedLocator
 
 from dst_analyze.errors import OptionError
@@ -39,6 +40,7 @@ _PAPER: dict[Any, Any] = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "legend.fontsize": 7, "lines.linewidth": 1.0,
 }  # fmt: skip
+_ROOM_FOR_CHANGES, _LINE = 1.3, 0.14  # of an axis, for the numbers beside its bars; height of a line in inches
 _BAR = 0.75  # room for the labels of a colour bar in inches
 _LETTER = 0.07  # width of an axis label's character in inches
 
@@ -85,7 +87,9 @@ def curves(record: SweepRecord, alpha: float) -> Figure:
     loss, score = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.09, right=0.99, top=0.97, bottom=0.2, wspace=0.26)
     plots.plot_curves(record, alpha, loss, score)
-    score.set_visible(bool(score.lines))  # the score may be read at the end only
+    if not score.lines:  # it may be read at the end only
+        score.remove()
+        loss.set_subplotspec(GridSpec(1, 1, figure)[0])
     return figure
 
 
@@ -137,6 +141,7 @@ def write_figures(
             figure = draw()
             if columns:
                 _fit(figure, WIDTHS[columns], keep_shape=name == "graph")
+                _make_room(figure, name, narrow=columns == 1)
             figure.savefig(path, dpi=300 if columns else 200, metadata=_UNDATED[kind])
         paths.append(path)
     return paths
@@ -172,6 +177,25 @@ def _fit(figure: Figure, width: float, *, keep_shape: bool) -> None:
             label.set_text(shorten_middle(label.get_text(), max(8, int((left - 0.15) / _SMALL_LETTER))))
         if axes.get_yticklabels() and not _is_number(axes.get_yticklabels()[0].get_text()):
             axes.set_yticks(axes.get_yticks(), [label.get_text() for label in axes.get_yticklabels()])
+
+
+def _make_room(figure: Figure, name: str, *, narrow: bool) -> None:
+    """Make room for texts that a figure of this width would cut."""
+    axes = figure.axes[0]
+    if name == "pattern" and narrow:
+        axes.set_xlabel(axes.get_xlabel().partition(":")[0])
+    elif name == "widths" and narrow:
+        axes.set_xlim(0, _ROOM_FOR_CHANGES * axes.get_xlim()[1])
+    elif name == "ratios" and not narrow:
+        for panel in figure.axes:
+            panel.set_title(panel.get_title("left").replace(", ", "\n", 1), loc="left")
+        high, margins = figure.get_figheight(), figure.subplotpars
+        figure.set_figheight(high + _LINE)
+        figure.subplots_adjust(
+            top=(margins.top * high) / (high + _LINE),
+            bottom=margins.bottom * high / (high + _LINE),
+            hspace=1.4 * margins.hspace,
+        )
 
 
 def _legends_below(figure: Figure, right: float, bottom: float) -> tuple[float, float]:

@@ -56,6 +56,7 @@ class Answer:
     headline: str
     detail: str = ""
     proof: str = ""
+    size: str = ""  # why the suggested network has its size
 
     @property
     def sentence(self) -> str:
@@ -71,7 +72,7 @@ def answer_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proo
     on = " (on stand-in data)" if record.manifest.data.stand_in else ""
     if proof is not None and plan is not None and (pairs := _pairs(proof)) is not None:
         return _proven(plan, proof, pairs, on)
-    title = next((note.title for note in notes_of(record) if note.title in _BECAUSE), None)
+    title = without_evidence(record)
     if title is not None or (ranking.verdict is Verdict.NONE and not ranking.statistics.similar):
         why = ranking.why if title is None else _BECAUSE[title]
         return Answer(Standing.NO_EVIDENCE, "This sweep does not show which layers are redundant", why)
@@ -80,27 +81,33 @@ def answer_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, proo
     if 1 - plan.new_params / plan.params < _NOTHING:
         return Answer(Standing.NOTHING, "No part of this network is suggested to go")
     standing = Standing.UNPROVEN if proof is None else Standing.UNFINISHED
-    detail = size_words(plan) if plan.target is None else f"{size_words(plan)}; {plan.target.clause}"
-    return Answer(standing, f"{part_words(plan)} of this network could go{on}", detail, str(standing))
+    headline = f"{part_words(plan)} of this network could go{on}"
+    return Answer(standing, headline, size_words(plan), str(standing), plan.size_reason)
+
+
+def without_evidence(record: SweepRecord) -> str | None:
+    """Return the title of the note that leaves a sweep without evidence; None if there is none."""
+    return next((note.title for note in notes_of(record) if note.title in _BECAUSE), None)
 
 
 def _proven(plan: SlimPlan, proof: Verification, pairs: np.ndarray, on: str) -> Answer:
     slim, dense = (float(mean) for mean in pairs.mean(axis=0))
     scores = f"{proof.score} {score_words(slim, proof.score)} against {score_words(dense, proof.score)} dense"
     trained = f"trained from scratch with {len(pairs)} seed{'s' if len(pairs) != 1 else ''}"
-    searched = f"; {plan.target.clause}" if plan.target is not None and not plan.target.is_expected else ""
-    detail = f"{size_words(plan)}, {scores}{searched}"
+    detail, why = f"{size_words(plan)}, {scores}", plan.size_reason
     worse = [entry.name for entry in proof.rivals("worse")]
     if worse:
         headline = "Do not follow the suggested widths"
-        return Answer(Standing.LOST, headline, detail, f"trained alike, {' and '.join(worse)} of its size is better")
+        return Answer(
+            Standing.LOST, headline, detail, f"trained alike, {' and '.join(worse)} of its size is better", why
+        )
     if 1 - plan.new_params / plan.params < _NOTHING:
         return Answer(Standing.NOTHING, "No part of this network is suggested to go", scores, trained)
     task = task_of(proof) or Task.PERHAPS_LOST  # there are pairs
     standing, may, certain = _BY_TASK[task]
     cost = f" at a cost of {_cost_words(proof)}" if task is Task.KEPT_AT_A_COST else ""
     state = f"proven: {trained}" if certain else f"{trained}, too few to prove it"
-    return Answer(standing, f"{part_words(plan)} of this network {may}{cost}{on}", detail, state)
+    return Answer(standing, f"{part_words(plan)} of this network {may}{cost}{on}", detail, state, why)
 
 
 _BY_TASK = {

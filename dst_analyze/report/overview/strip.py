@@ -11,7 +11,7 @@ from itertools import groupby
 import pandas as pd
 
 from dst_analyze.ranking.result import Ranking
-from dst_analyze.ranking.verdict import LABELS
+from dst_analyze.ranking.verdict import LABELS, UNCLEAR
 from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.text import shorten_middle
@@ -61,10 +61,13 @@ class Strip:
         return len(self.blocks) * _STEP
 
 
-def strip_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None) -> Strip | None:
-    """Return the strip of a run; None if no layer has a known width."""
-    widths = layer_widths(record.layers, advised(plan))
-    labels = dict(zip(ranking.table["layer"], ranking.table["label"], strict=True))
+def strip_of(record: SweepRecord, ranking: Ranking, plan: SlimPlan | None, *, evidence: bool = True) -> Strip | None:
+    """Return the strip of a run; None if no layer has a known width.
+
+    Without ``evidence`` all layers are unclear and keep their widths, whatever ranking and plan say.
+    """
+    widths = layer_widths(record.layers, advised(plan) if evidence else None)
+    labels = dict(zip(ranking.table["layer"], ranking.table["label"], strict=True)) if evidence else {}
     names = [name for name in record.layers["layer"] if name in widths]
     if not names:
         return None
@@ -104,12 +107,12 @@ def layer_widths(layers: pd.DataFrame, plan: SlimPlan | None) -> dict[str, tuple
 def _block(
     part: Sequence[str], widths: Mapping[str, tuple[int, int]], labels: Mapping[str, str], widest: int, at: int
 ) -> Block:
-    label = min((labels.get(name, LABELS[-1]) for name in part), key=LABELS.index)
+    label = min((labels.get(name, UNCLEAR) for name in part), key=LABELS.index)
     before, after = (max(widths[name][side] for name in part) for side in (0, 1))
     tips = []
     for name in part:
         old, new = widths[name]
-        tips.append(f"{shorten_middle(name, 80)}: {_change(old, new)} channels, {labels.get(name, LABELS[-1])}")
+        tips.append(f"{shorten_middle(name, 80)}: {_change(old, new)} channels, {labels.get(name, UNCLEAR)}")
     heights = (max(_HEIGHT * value / widest, 1.5) for value in (before, after))
     return Block(part[0], label, "\n".join(tips), at * _STEP + _GAP / 2, _STEP - _GAP, *heights)
 

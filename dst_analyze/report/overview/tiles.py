@@ -15,12 +15,13 @@ from dst_analyze.text import duration
 
 @dataclass(frozen=True)
 class Tile:
-    """A number with its name and what it means; ``level`` is a gauge from 0 to 3."""
+    """A number with its name and what it means; ``level`` is a gauge from 0 to 3, a ``known`` name in the glossary."""
 
     name: str
     value: str
     text: str
     level: int | None = None
+    known: bool = True
 
 
 def tiles_of(
@@ -61,7 +62,8 @@ def _saving(plan: SlimPlan | None, answer: Answer) -> Tile:
         return Tile("saving", "–", f"A network of {size_words(plan)} was written, but it rests on no evidence.")
     gone = 1 - plan.new_params / plan.params
     but = _BUT.get(answer.standing, "")
-    return Tile("saving", f"{100 * gone:.0f} %", f"of the parameters: {size_words(plan)}{but}.")
+    why = f" {sentence(answer.size)}" if answer.size else ""
+    return Tile("saving", f"{100 * gone:.0f} %", f"of the parameters{but}.{why}")
 
 
 _BUT = {

@@ -18,9 +18,12 @@ from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.run.files.safe_read import read_json_text
 from dst_analyze.run.files.tables import MOST_LAYERS
 from dst_analyze.slimming.planning.target import SizeTarget
-from dst_analyze.text import percent, short
+from dst_analyze.text import percent, short, size_text
 
+SAME_LINE = "the same line builds"
+"""The beginning of a change's remark that only names other layers of the same line."""
 _LADDER_ROWS = 16  # groups that the ladder shows
+AXIS_WORDS = {"params": "parameters", "macs": "MACs", "latency": "time of a forward pass"}
 _MOST_GROUPS, _MOST_RUNGS = 2 * MOST_LAYERS, 100
 
 
@@ -181,6 +184,31 @@ class SlimPlan(Json):
         return shares if self.latency is None else {**shares, "latency": self.latency}
 
     @property
+    def at_floor(self) -> bool:
+        """True if no group can become narrower within the limits."""
+        return all(
+            group.new_width < self.limits.least(group.layers, group.width) + self.limits.round_to
+            for group in self.groups
+            if not group.reason
+        )
+
+    @property
+    def size_reason(self) -> str:
+        """Why the plan has its size, in a clause, with what rounded widths make of it; empty without a size."""
+        if not self.asked:
+            return ""
+        axis, share = next(iter(self.asked.items()))
+        said = (
+            f"{size_text(share)} of the {AXIS_WORDS[axis]} was asked for" if self.target is None else self.target.clause
+        )
+        reached = f"{self.reached[axis]:.0%}".replace("%", " %")
+        if reached == f"{share:.0%}".replace("%", " %"):
+            return said
+        if self.at_floor and self.reached[axis] > share:
+            return f"{said}; nothing else may be narrowed at {reached}"
+        return f"{said}; widths in multiples of {self.limits.round_to} come to {reached}"
+
+    @property
     def sha256(self) -> str:
         """What the plan is known by: the checksum of all that it says, but for the sweep that it is of."""
         text = self.model_dump_json(exclude={"sweep"}, exclude_defaults=True)
@@ -226,7 +254,7 @@ class SlimPlan(Json):
     @property
     def ladder_heads(self) -> list[str]:
         """The requested sizes of the ladder as text, after the model itself."""
-        return ["now", *(f"{rung.share:.0%}" for rung in self.ladder)]
+        return ["now", *(size_text(rung.share) for rung in self.ladder)]
 
     @property
     def ladder_rows(self) -> list[tuple[str, list[str]]]:
@@ -245,13 +273,22 @@ class SlimPlan(Json):
 
     @property
     def ladder_words(self) -> str:
-        """The text below the ladder: the command that writes one of its sizes, and the number of hidden groups."""
+        """The text below the ladder: the options that write one of its sizes, and the number of hidden groups."""
         if not self.ladder:
             return ""
-        hidden = len(self.groups) - len(self.ladder_groups)
-        more = f" The other {hidden} groups are in plan.json." if hidden else ""
+        return f"To write another size: dst-analyze slim RUN {self.ladder_option}.{self.ladder_hidden}"
+
+    @property
+    def ladder_option(self) -> str:
+        """The option of `slim` that writes one of the ladder's sizes."""
         rung = self.ladder[-2] if len(self.ladder) > 1 else self.ladder[-1]
-        return f"To write another size: dst-analyze slim RUN --target-{rung.axis} {rung.share:g}.{more}"
+        return f"--target-{rung.axis} {rung.share:g}"
+
+    @property
+    def ladder_hidden(self) -> str:
+        """How many groups the ladder does not show, as a sentence; empty if it shows all."""
+        hidden = len(self.groups) - len(self.ladder_groups)
+        return f" The other {hidden} groups are in plan.json." if hidden else ""
 
     def _repr_html_(self) -> str:
         macs = (

@@ -25,7 +25,7 @@ from dst_analyze.slimming.planning.budget import (
     widths_for,
 )
 from dst_analyze.slimming.planning.density import Evidence
-from dst_analyze.slimming.planning.plan_types import FrozenGroup, GroupPlan, Limits, SlimPlan, TensorShape
+from dst_analyze.slimming.planning.plan_types import AXIS_WORDS, FrozenGroup, GroupPlan, Limits, SlimPlan, TensorShape
 from dst_analyze.slimming.proof.timing import milliseconds
 from dst_analyze.slimming.surgery.build import slim
 from dst_analyze.sweep.training.device import Device
@@ -194,19 +194,15 @@ def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
     for name, share in plan.asked.items():
         if name in binding or (binding and reached[name] < share):
             continue  # another budget was the tighter one
-        least = all(
-            group.new_width < limits.least(group.layers, group.width) + limits.round_to
-            for group in plan.groups
-            if not group.reason
-        )
-        if reached[name] > share and least:
+        if reached[name] > share and plan.at_floor:
             needed = f"; what is needed keeps {limits.needed_share:.0%}" if limits.needed else ""
             why = f"every group that may be narrowed is at its floor, the rest stays (frozen, kept or unclear){needed}"
         elif reached[name] > share:
             why = f"widths are multiples of {limits.round_to}"
         else:
-            why = f"widths are multiples of {limits.round_to}, and one more step is too many"
-        notes.append(f"asked for {share:.1%} of the {name}, reached {reached[name]:.1%}: {why}")
+            why = f"widths are multiples of {limits.round_to}, and one step more is too large"
+        meant, got = (f"{100 * value:.1f}".removesuffix(".0") for value in (share, reached[name]))
+        notes.append(f"{got} % of the {AXIS_WORDS[name]} in place of {meant} %: {why}")
     return notes
 
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dst_analyze.ranking.result import Ranking
 from dst_analyze.run.config import Json, Number, Share, Size
-from dst_analyze.text import size_text
+from dst_analyze.text import listed, size_text
 
 POWER = 0.5
 """The share of the parameters that is expected to be enough: the share of single weights left, to this power."""
@@ -79,26 +79,32 @@ class SizeTarget(Json):
     @property
     def clause(self) -> str:
         """Why the plan has its size, in a clause."""
+        size = size_text(self.share)
         if self.basis == "proof" and self.level:
-            return f"the smallest size tried that is level with the dense model ({self._tried})"
+            return f"{size} is the smallest size tried that is level with the dense model"
         if self.basis == "proof":
-            return f"no size tried is shown to be level with the dense model ({self._tried})"
+            return f"no size tried is shown to be level with the dense model, of them {size} is suggested"
         if self.basis == "masks":
-            return f"the sweep's masks let one expect that {size_text(self.share)} is enough"
-        return f"{size_text(self.share)} of the parameters is a default, {_WHY[self.basis]}"
+            return f"the sweep's masks suggest that {size} is enough"
+        return f"{size} of the parameters is a default, {_WHY[self.basis]}"
 
     @property
     def sentence(self) -> str:
         """Why the plan has its size, in a sentence."""
-        left = ""
+        more = ""
         if self.basis == "masks" and self.left is not None:
-            left = f" (they leave {size_text(self.left)} of the single weights at no measurable loss): not proven"
-        return f"{self.clause[:1].upper()}{self.clause[1:]}{left}."
+            more = f" (they leave {size_text(self.left)} of the single weights at no measurable loss); not proven"
+        elif self.basis == "proof":
+            more = f" ({self._tried})"
+        return f"{self.clause[:1].upper()}{self.clause[1:]}{more}."
 
     @property
     def _tried(self) -> str:
         words = {"level": "level", "below": "below it", "open": "not decided"}
-        return ", ".join(f"{size_text(size.share)}: {words[size.standing]}" for size in self.tried)
+        found: dict[str, list[str]] = {}
+        for size in self.tried:
+            found.setdefault(words[size.standing], []).append(size_text(size.share))
+        return "; ".join(f"{listed(sizes)} {standing}" for standing, sizes in found.items())
 
 
 _WHY = {

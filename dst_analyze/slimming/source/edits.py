@@ -42,8 +42,9 @@ def layer_calls(traced: TracedModel, slim: nn.Module) -> dict[str, tuple[str, st
     """Return the call that builds each layer, before and after."""
     assert traced.graph_module is not None
     before, after = dict(traced.graph_module.named_modules()), dict(slim.named_modules())
+    kinds = {name: type(module) for name, module in traced.model.named_modules()}
     return {
-        name: (_call(module), _call(after[name]))
+        name: (_call(module, kinds.get(name)), _call(after[name], kinds.get(name)))
         for name, module in before.items()
         if name in after and not any(module.children())
     }
@@ -54,12 +55,17 @@ def _with_item(line: object, said: str) -> str:
     return "; ".join(filter(None, (f"item {item}" if item else "", said)))
 
 
-def _call(module: nn.Module) -> str:
+def _call(module: nn.Module, kind: type[nn.Module] | None) -> str:
+    """Return the call that builds a layer of a class; its parameters' shapes if the call is not known."""
+    kind = kind if kind is not None and type(module) is nn.Module else type(module)
+    weight = getattr(module, "weight", None)
+    if kind.__name__ == "Conv1D" and kind.__module__.startswith("transformers.") and weight is not None:
+        return f"Conv1D({weight.shape[1]}, {weight.shape[0]})"  # outputs, inputs
     try:
         return construct(module, Imports())
-    except SourceError:  # a custom layer: show its parameters' shapes
+    except SourceError:
         shapes = ", ".join(f"{name} {tuple(p.shape)}" for name, p in module.named_parameters(recurse=False))
-        return f"{type(module).__name__}({shapes})"
+        return f"{kind.__name__} with {shapes}" if shapes else kind.__name__
 
 
 def pruning_ratios(plan: SlimPlan) -> dict[str, float]:

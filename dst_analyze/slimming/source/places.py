@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from dst_analyze.model.user_errors import is_installed, shorten
+from dst_analyze.slimming.planning.plan_types import SAME_LINE
 from dst_analyze.slimming.source.literals import is_plain
 
 
@@ -68,7 +69,7 @@ def remarks(lines: Mapping[str, Line], calls: Mapping[str, tuple[str, str]]) -> 
         if is_installed(line.file):
             result[name] = f"{line.kind.__name__} is in an installed package: copy the class"
         elif len({calls[other][1] for other in (*others, name)}) == 1:
-            result[name] = f"the same line builds {_listed(others)}, which need the same" if others else ""
+            result[name] = f"{SAME_LINE} {_listed(others)}, which need the same" if others else ""
         else:
             result[name] = _by_argument(name, line, others, calls, wanted)
     return result
