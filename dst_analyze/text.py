@@ -112,6 +112,11 @@ def size_text(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
+def lower_first(sentence: str) -> str:
+    """Return a sentence that continues another one."""
+    return f"{sentence[:1].lower()}{sentence[1:]}"
+
+
 def listed(words: Sequence[str]) -> str:
     """Return words as a list: "a, b and c"."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -34,7 +34,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, escape_control, shorten_middle, wrapped
+from dst_analyze.text import elide, escape_control, lower_first, shorten_middle, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
@@ -42,6 +42,7 @@ _NEEDED = 2  # of these, where as many are needed
 _INDENT = 12
 _VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
+_HELD = "\N{NO-BREAK SPACE}"
 
 
 def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> None:
@@ -51,8 +52,12 @@ def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> N
         _show_tables(where, outcome)
     for name, text in summary(outcome):
         line = f"{name:<{_INDENT}}{escape_control(text)}"
-        if where.is_terminal and name not in _VERBATIM:
-            line = fill(line, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False)
+        if name in _VERBATIM:
+            where.print(line, soft_wrap=True)  # no line break of ours in what is copied
+            continue
+        if where.is_terminal:
+            held = line.replace(" %", f"{_HELD}%")
+            line = fill(held, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False).replace(_HELD, " ")
         show(where, line)
 
 
@@ -129,9 +134,9 @@ def _answer(
         return
     found = answer_of(record, ranking, suggestion.plan, proof)
     if not found.size:
-        yield "answer", f"{model}: {found.sentence}"
+        yield "answer", f"{model}: {lower_first(found.sentence)}"
         return
-    yield "answer", f"{model}: {'; '.join(filter(None, (found.headline, found.proof)))}"
+    yield "answer", f"{model}: {lower_first('; '.join(filter(None, (found.headline, found.proof))))}"
     yield "saving", f"{found.detail}; {found.size}"
 
 
@@ -146,7 +151,7 @@ def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
         said = row.spare_words or row.reason
         yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
-        yield "redundant", "no layer clearly more than the others; the first in the order are"
+        yield "redundant", "no layer clearly; the first in the order are"
         for row in table.head(most).itertuples():
             yield "", f"{_named(str(row.layer))}: {row.spare_words or row.reason}"
     if needed:
@@ -170,7 +175,7 @@ def how_sure(record: SweepRecord, ranking: Ranking) -> str:
     share = long_run_share(how.steps, warm_up=how.warm_up > 0, unit=how.unit)
     if share is None:
         return said
-    return f"{said}; where layers differ clearly, a long run agrees in about {share:.0%} of pairs"
+    return f"{said}; where layers differ clearly, a long run agrees in about {100 * share:.0f} % of pairs"
 
 
 def _command(*words: str | Path) -> str:

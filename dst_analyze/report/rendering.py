@@ -16,7 +16,7 @@ from dst_analyze.report.glossary import GLOSSARY, Term, term_named
 from dst_analyze.report.overview.answer import score_words
 from dst_analyze.report.rows import shown_name
 from dst_analyze.run.record import alpha_label
-from dst_analyze.text import duration, escape_control, package_paths, percent, short, shorten_middle
+from dst_analyze.text import duration, escape_control, lower_first, package_paths, percent, short, shorten_middle
 
 _LONGEST_TEXT = 1000
 
@@ -81,11 +81,6 @@ def meaning(word: str) -> str:
     """Return what a word of the glossary means; an unknown word is an error of the template."""
     found: Term = term_named(word)
     return found.meaning
-
-
-def lower_first(sentence: str) -> str:
-    """Return a sentence that continues another one."""
-    return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def held(text: str) -> Markup:

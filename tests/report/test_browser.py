@@ -332,6 +332,34 @@ def test_the_graph_folds_and_zooms(opened: Any, address: str) -> None:
     assert canvas.locator(".unfolded").count() == 0
 
 
+def test_fingers_move_and_zoom_the_graph(opened: Any, address: str) -> None:
+    page = opened(address, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True)
+    canvas = page.locator(".canvas").first
+    canvas.scroll_into_view_if_needed()
+    fingers = page.context.new_cdp_session(page)
+    at = canvas.bounding_box()
+    x, y = at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        touched = [{"x": x + right, "y": y + down, "id": finger} for finger, (right, down) in enumerate(points)]
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touched})
+
+    before = canvas.evaluate("e => e.firstElementChild.clientWidth")
+    touch("touchStart", (-20, 0), (20, 0))
+    for apart in range(20, 90, 5):
+        touch("touchMove", (-apart, 0), (apart, 0))
+    touch("touchEnd")
+    page.wait_for_function(f"document.querySelector('.canvas svg').clientWidth > {2 * before}")
+    assert page.evaluate("visualViewport.scale") == 1  # the graph grew, not the page
+
+    left = canvas.evaluate("e => e.scrollLeft")
+    touch("touchStart", (60, 0))
+    for moved in range(60, -90, -10):
+        touch("touchMove", (moved, 0))
+    touch("touchEnd")
+    page.wait_for_function(f"document.querySelector('.canvas').scrollLeft > {left + 40}")
+
+
 def test_blocks_unfold_one_by_one(opened: Any, address: str) -> None:
     page = opened(address)
     canvas = page.locator(".canvas").first

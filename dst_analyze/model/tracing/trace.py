@@ -32,7 +32,6 @@ from dst_analyze.model.tracing.skip_cause import SkipCause
 from dst_analyze.model.tracing.skipped import Skipped, skipped_parameters
 from dst_analyze.model.tracing.weight_audit import Audit, WeightUse
 from dst_analyze.model.user_errors import headline, place_of, user_trace
-from dst_analyze.text import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +61,6 @@ class LayerFacts:
     place: str
 
 
-_ALL = 0.9995  # rounds to 100.0 %
-
-
 @dataclass(frozen=True)
 class Coverage:
     """The shares of the model that the analysis covers, between 0 and 1."""
@@ -75,14 +71,10 @@ class Coverage:
 
     def describe(self) -> str:
         """Return the shares in a sentence."""
-        share = f"{percent(self.masked)} % of all parameters"
-        weights = _share_words(self.weights, "matmul and convolution weights")
-        seen = _share_words(self.parameters, "parameters")
-        return f"{weights[:1].upper()}{weights[1:]} can be masked ({share}); {seen} are visible in the graph"
-
-
-def _share_words(share: float, what: str) -> str:
-    return f"all {what}" if share > _ALL else f"{percent(share)} % of the {what}"
+        return (
+            f"{self.weights:.1%} of the matmul and convolution weights can be masked "
+            f"({self.masked:.1%} of all parameters); {self.parameters:.1%} of the parameters are visible in the graph"
+        )
 
 
 Mode = Literal["train", "eval"]
