@@ -46,7 +46,7 @@ notebooks: $(VENV)/installed-test
 docs: $(VENV)/installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# Pictures of the report for five models, into docs/screenshots/made.
+# Pictures of the report for five models, into docs/screenshots/made, and README's docs/report.png.
 screenshots: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python docs/screenshots/take.py
 

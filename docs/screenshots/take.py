@@ -3,7 +3,8 @@
     make screenshots                                   all of them, into docs/screenshots/made
     python docs/screenshots/take.py cnn --out FOLDER   of one model
 
-The sweeps are real but short; they are kept in a temporary folder, so that a second call only makes the pages anew.
+README's picture, docs/report.png, is the first screen of a run in reports/, and made with them. The sweeps are real
+but short; they are kept in a temporary folder, so that a second call only makes the pages anew.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 HERE = Path(__file__).parent
 SWEEPS = {
@@ -28,6 +31,7 @@ SWEEPS = {
 }
 SIZES = {"light": (1440, 1000), "dark": (1440, 1000), "phone": (390, 844)}
 SECTIONS = ("verdict", "pattern", "architecture", "ranking", "course", "slim")
+SHOWN, README_HEIGHT = "reports/resnet-14", 1040
 KEPT = Path(tempfile.gettempdir()) / "dst-analyze-screenshots"
 
 
@@ -39,6 +43,8 @@ def main() -> None:
     asked = parser.parse_args()
     for name in asked.models or SWEEPS:
         take(name, page_of(name), asked.out)
+    if not asked.models:
+        take_readme(HERE.parent / "report.png")
 
 
 def page_of(name: str) -> Path:
@@ -56,12 +62,28 @@ def run_command(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "dst_analyze", *words], check=True)
 
 
-def take(name: str, page: Path, out: Path) -> None:
-    """Take the pictures of one report."""
-    out.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start a browser, and stop it."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+def take_readme(out: Path) -> None:
+    """Take README's picture: the first screen of a run that the repository holds."""
+    with chromium() as browser:
+        opened = browser.new_page(viewport={"width": 1280, "height": README_HEIGHT}, color_scheme="light")
+        opened.goto((HERE.parents[1] / SHOWN / "report.html").as_uri())
+        opened.screenshot(path=out)
+
+
+def take(name: str, page: Path, out: Path) -> None:
+    """Take the pictures of one report."""
+    out.mkdir(parents=True, exist_ok=True)
+    with chromium() as browser:
         for kind, (width, height) in SIZES.items():
             scheme = "dark" if kind == "dark" else "light"
             opened = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
@@ -77,7 +99,6 @@ def take(name: str, page: Path, out: Path) -> None:
             if kind == "light":
                 opened.pdf(path=out / f"{name}-print.pdf", format="A4")
             opened.close()
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import fill
 
 from rich.console import Console
 
@@ -13,10 +12,12 @@ from dst_analyze.baselines.agreement import read_method_comparison
 from dst_analyze.cli.default_group import PROGRAM
 from dst_analyze.cli.terminal import (
     CHANGE_HEADS,
+    INDENT,
     export_lines,
     note_text,
     show,
     show_plan,
+    show_rows,
     sweep_table,
     verification_table,
     ways_table,
@@ -34,15 +35,13 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, escape_control, lower_first, shorten_middle, wrapped
+from dst_analyze.text import elide, lower_first, shorten_middle, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
 _NEEDED = 2  # of these, where as many are needed
-_INDENT = 12
 _VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
-_HELD = "\N{NO-BREAK SPACE}"
 
 
 def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> None:
@@ -50,15 +49,7 @@ def show_outcome(where: Console, outcome: Outcome, *, tables: bool = False) -> N
     width = where.width  # which a wide table changes
     if tables:
         _show_tables(where, outcome)
-    for name, text in summary(outcome):
-        line = f"{name:<{_INDENT}}{escape_control(text)}"
-        if name in _VERBATIM:
-            where.print(line, soft_wrap=True)  # no line break of ours in what is copied
-            continue
-        if where.is_terminal:
-            held = line.replace(" %", f"{_HELD}%")
-            line = fill(held, width, subsequent_indent=" " * _INDENT, break_on_hyphens=False).replace(_HELD, " ")
-        show(where, line)
+    show_rows(where, summary(outcome), width, verbatim=_VERBATIM)
 
 
 def _show_tables(where: Console, outcome: Outcome) -> None:
@@ -105,7 +96,7 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         if suggestion.change is not None:
             yield CHANGE_HEADS[suggestion.change.name], str(suggestion.change)
     for line in () if isinstance(suggestion, DstError) else export_lines(suggestion):
-        yield line[:_INDENT].rstrip(), line[_INDENT:]
+        yield line[:INDENT].rstrip(), line[INDENT:]
     yield "report", str(outcome.page)
     yield "next", main_problem[1] if main_problem is not None else _next(suggestion, proof, record, ranking)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 CHANGE_HEADS = {"slim_model.patch": "patch", "slim_call.py": "own class"}
 """How the change of a user's file, or the call of a library's class, is announced."""
+INDENT = 12
+"""Cells of the label before a row of text."""
+_HELD = "\N{NO-BREAK SPACE}"
 _NARROWEST_WHY = 28  # cells of the text beside a row
 _GAP = 3  # cells between two columns of this box
 _RUNGS = {
@@ -75,6 +79,23 @@ def show(where: Console, *parts: RenderableType) -> None:
         if isinstance(part, Table):
             where.width = max(where.width, where.measure(part, options=where.options.update(width=10_000)).maximum)
         where.print(part)
+
+
+def show_rows(
+    where: Console, rows: Iterable[tuple[str, str]], width: int | None = None, *, verbatim: Collection[str] = ()
+) -> None:
+    """Print rows of a label and a text, which a terminal shows in lines of its width beside the label.
+
+    Rows whose label is in ``verbatim`` are paths or commands: no line break of ours is in what is copied.
+    """
+    for name, text in rows:
+        line = f"{name:<{INDENT}}{escape_control(text)}"
+        if name in verbatim or not where.is_terminal:
+            where.print(line, soft_wrap=True)
+            continue
+        held = line.replace(" %", f"{_HELD}%")  # a number stands beside its sign
+        lines = fill(held, width or where.width, subsequent_indent=" " * INDENT, break_on_hyphens=False)
+        where.print(lines.replace(_HELD, " "), soft_wrap=True)
 
 
 # --- tables --------------------------------------------------------------------------------------------------------

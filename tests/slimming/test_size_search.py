@@ -66,8 +66,8 @@ def test_smaller_sizes_are_tried_while_they_are_level(tmp_path, task):
     found, heard = search(tmp_path, task, falls_at(0.2), 0.4)
     assert [(size.share, size.standing) for size in found.tried] == [(0.4, "level"), (0.25, "level"), (0.1, "below")]
     assert (found.basis, found.share, found.level, found.left) == ("proof", 0.25, True, 0.1)
-    assert found.clause == (
-        "the smallest size tried that is level with the dense model (40 %: level, 25 %: level, 10 %: below it)"
+    assert found.sentence == (
+        "25 % is the smallest size tried that is level with the dense model (40 % and 25 % level; 10 % below it)."
     )
     told = [event.text for event in heard if isinstance(event, Notice)]
     assert told[0].endswith("6 to 60 trainings of 10 steps: about 3 min, about 30 min at most")
@@ -121,7 +121,7 @@ def test_the_whole_job_proves_the_size_that_it_finds(tmp_path, monkeypatch, caps
     assert plan.target.sentence in said.err
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert verdict["suggestion"]["target"]["tried"][0]["seeds"] == 2
-    assert plan.target.clause in verdict["answer"]
+    assert plan.target.sentence in (tmp_path / "run" / "report.html").read_text()
     assert [model["name"] for model in verdict["proof"]["models"]][:2] == ["dense", "slim"]
     kept = {path.name: path.read_bytes() for path in (tmp_path / "run" / "verified").iterdir()}
     assert main(["m.py", *options, "--verify", "--verify-seeds", "2", "--resume"]) == 0

@@ -200,7 +200,7 @@ def _say_evidence(plan: Plan) -> None:
 
 
 def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, searched: bool, as_json: bool) -> None:
-    from dst_analyze.cli.terminal import escape_control
+    from dst_analyze.cli.terminal import console, show_rows
     from dst_analyze.slimming.planning.ladder import SHARES
     from dst_analyze.slimming.proof.result import CONTENDERS, looks_of
     from dst_analyze.sweep.planning.estimates.cost import estimate_of
@@ -213,8 +213,10 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, sear
     trainings = [len(CONTENDERS) * count for count in seeds]
     if searched and seeds and seeds[-1] > 1:  # the search for the size may try every rung
         trainings.append(trainings[-1] + len(SHARES) * seeds[-1])
-    rows = [f"{name:<12}{escape_control(text)}" for name, text in words(plan, cost, trainings)]
-    click.echo(json.dumps(cost.as_json()) if as_json else "\n".join(rows))
+    if as_json:
+        click.echo(json.dumps(cost.as_json()))
+    else:
+        show_rows(console(), words(plan, cost, trainings))
 
 
 @contextmanager

@@ -542,6 +542,11 @@ function startCourse(slider, data) {
   show();
 }
 
+// A label says on hover what the glossary says of it.
+function startLabels() {
+  for (const tag of all(".tag")) tag.title = document.getElementById(`term-${tag.textContent.replaceAll(" ", "-")}`)?.lastElementChild.textContent ?? "";
+}
+
 function startCopy(button) {
   const code = document.getElementById(button.dataset.copy);
   button.addEventListener("click", async () => {
@@ -559,6 +564,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const data = JSON.parse(find("#data").textContent);
   all(".scripted").forEach((element) => (element.hidden = false));
   startTheme(find("#theme"));
+  startLabels();
   all(".canvas").forEach(startCanvas);
   all(".folding").forEach(startFolding);
   all("[data-copy]").forEach(startCopy);

@@ -36,7 +36,7 @@ PALETTE = ("#0173b2", "#d55e00", "#029e73", "#b565a7", "#7f7f7f", "#a0743c")
 MOST_LINES = 12  # layers that are distinguishable as lines; more are drawn as a heatmap
 _MOST_LABELS = 60  # names on the axis of a heatmap
 _MOST_VALUES = 700  # cells with their number written in them
-_FEW_READINGS = 10  # that are marked each
+_FEW_READINGS, _MOST_READINGS = 10, 100  # of a curve: that are marked each, that are drawn
 _MOST_ALPHAS, _SOME_ALPHAS = 12, 8  # drawn one by one; of more only some are, and the tables have all
 _MOST_STEPS = 200  # of a line over layers; more would be narrower than two pixels
 _MOST_WIDTHS = 60  # groups as bars; the table has all groups
@@ -91,12 +91,14 @@ def has_numbers(layers: int, columns: int) -> bool:
     return layers * columns <= _MOST_VALUES and layers <= _MOST_LABELS and columns <= 12
 
 
-def _heatmap(shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int = _MOST_LABELS) -> None:
-    """Draw shares as colours, with percentages if there is room."""
+def _heatmap(
+    shares: pd.DataFrame, axes: Axes, columns: Sequence[str], most: int = _MOST_LABELS, *, numbers: bool = True
+) -> None:
+    """Draw shares as colours, with percentages if they are wanted and there is room."""
     rows = len(shares)
     every = max(1, math.ceil(rows / most))
     percent = shares.astype(float) * 100
-    if has_numbers(rows, len(columns)):
+    if numbers and has_numbers(rows, len(columns)):
         sns.heatmap(
             percent, ax=axes, vmin=0, vmax=100, cmap=KEPT_MAP, annot=True, fmt=".0f", cbar=False,
             linewidths=1, linecolor=PAGE, xticklabels=False, yticklabels=False,
@@ -184,7 +186,7 @@ def plot_training(record: SweepRecord, alpha: float, axes: Axes) -> Axes:
     if len(order) > MOST_LINES:
         shares = course.T
         steps = list(shares.columns)
-        _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 3)
+        _heatmap(shares, axes, [f"{step:,.0f}" for step in steps], most=_MOST_LABELS // 3, numbers=False)
         for layer, step in resets:
             place = [steps.index(step) + 0.5], [order.index(layer) + 0.5]
             axes.plot(*place, "x", color=PALETTE[1], markersize=4, gid=_reset_words(layer, step))
