@@ -11,6 +11,7 @@ from runs import add_plan, made_run
 
 from dst_analyze.ranking.rank import rank_layers
 from dst_analyze.ranking.verdict import Verdict
+from dst_analyze.report.commands import next_step, problem_of
 from dst_analyze.report.overview.answer import Standing, part_words
 from dst_analyze.report.overview.strip import strip_of
 from dst_analyze.report.summary import summary_of
@@ -114,6 +115,34 @@ def test_the_first_screen_never_contradicts_itself(sweeps, plans, sweep, plan, p
     counted = re.match(r"(\d+|None) of 14 layers", answer.headline)
     if counted:
         assert said.has_redundant == (counted[1] != "None")
+
+
+def test_without_evidence_the_picture_claims_nothing_and_the_next_command_mends_it(sweeps, plans):
+    record, ranking = sweeps["unlearned"]
+    answer = summary_of(record, ranking, plans["half"], None).answer
+    assert answer.standing is Standing.NO_EVIDENCE
+    strip = strip_of(record, ranking, plans["half"], evidence=False)
+    assert {block.label for block in strip.blocks} == {"unclear"}
+    assert not strip.changed
+    step, problem = next_step(record, answer, has_source=True), problem_of(record)
+    assert problem is not None
+    assert step == problem.step
+    assert f"--steps {4 * record.manifest.steps}" in step.command
+
+
+@pytest.mark.parametrize(
+    ("asked", "params", "reason"),
+    [
+        (0.31, 280, "31 % of the parameters was asked for; widths in multiples of 8 come to 28 %"),
+        (0.28, 284, "28 % of the parameters was asked for"),
+    ],
+)
+def test_what_rounding_makes_of_a_size_is_said_in_one_way(sweeps, plans, asked, params, reason):
+    plan = plans["half"].model_copy(update={"asked": {"params": asked}, "new_params": params, "target": None})
+    assert plan.size_reason == reason
+    said = summary_of(*sweeps["ordered"], plan, None)
+    assert said.answer.size == reason
+    assert f"{reason[0].upper()}{reason[1:]}." in next(tile.text for tile in said.tiles if tile.name == "saving")
 
 
 @settings(max_examples=300, deadline=None)

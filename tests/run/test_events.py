@@ -20,7 +20,7 @@ from dst_analyze.run.events import (
     TrialStep,
     to_json,
 )
-from dst_analyze.run.progress import JsonLines, watching
+from dst_analyze.run.progress import Bars, JsonLines, watching
 from dst_analyze.run.record import READING_COLUMNS, STEP_COLUMNS, TrialKey
 from dst_analyze.sweep.engines.engine import InProcessEngine
 from dst_analyze.sweep.engines.jobs import Trial
@@ -29,6 +29,7 @@ from dst_analyze.sweep.engines.resources import cores, default_jobs, threads_per
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.run_sweep import run_plan, run_sweep
 
+STANDING = "loss 0.5, accuracy 25.0%, 60.0% remain"
 DENSE, MASKED = TrialKey(None, 0), TrialKey(1e-4, 1)
 STORY = [
     SweepStarted("run", 3, 1, 100, 2, 1),
@@ -82,6 +83,14 @@ def test_bars_on_a_terminal(tmp_path):
     assert "1 of 3 trials 75/200" in text
     assert "alpha 1e-4, seed 1 25/100 loss 0.7, 87.5% remain" in text
     assert "dense, seed 0: loss 0.25" in text
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, "accuracy 25.0%, 60.0% remain"), (120, STANDING)])
+def test_a_narrow_terminal_shows_what_fits(tmp_path, width, shown):
+    bars = Bars(make_run(tmp_path / "run").manifest, Console(width=width, file=io.StringIO()))
+    row = bars.rows.add_task("alpha 1e-5, seed 0", total=1500, completed=1234, standing=STANDING)
+    task = bars.rows.tasks[bars.rows.task_ids.index(row)]
+    assert str(bars.rows.columns[-1].render(task)) == shown
 
 
 def test_events_are_lines_of_json():
