@@ -112,6 +112,9 @@ def next_step(record: SweepRecord, answer: Answer, *, has_source: bool, size: fl
         return None
     if answer.standing in (Standing.NO_EVIDENCE, Standing.NO_PLAN) and (problem := problem_of(record)) is not None:
         return problem.step
+    if answer.standing in (Standing.UNPROVEN, Standing.UNFINISHED) and record.manifest.data.stand_in:
+        own = "Define train_data() in the model file, or add --data NAME, and run again on your own data"
+        return NextStep(own, command_again(record))
     if answer.standing in (Standing.UNPROVEN, Standing.UNFINISHED):
         return NextStep(
             "Train the narrower network beside the dense one and others of its size", _command("verify", run)
