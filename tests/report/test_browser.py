@@ -178,7 +178,9 @@ def test_a_row_unfolds_what_is_known_of_its_layer(opened: Any, address: str) -> 
     assert button.get_attribute("aria-expanded") == "true"
     for said in ("typical layer", "beyond null", "width 64 → 32", "nn.Conv2d(64, 32) as asked # was nn.Conv2d(64, 64)"):
         assert said in " ".join(more.inner_text().split())
-    page.locator('tr[id="layer=blocks.0.conv2"] .tag').click()
+    label = page.locator('tr[id="layer=blocks.0.conv2"] .tag')
+    assert label.get_attribute("title").startswith("Label of a layer")  # what the glossary says
+    label.click()
     assert more.is_hidden()
 
 
