@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -177,18 +177,29 @@ _PRODUCTS = ("mul", "imul")
 _QUOTIENTS = ("truediv", "div", "itruediv")
 
 
-def _is_left_by_zeros(node: fx.Node) -> bool:
+_FARTHEST = 50  # operations that are followed back; a scan has thousands
+
+
+def _is_left_by_zeros(node: fx.Node, far: int = 0, known: dict[fx.Node, bool] | None = None) -> bool:
     """True if a value is not zero where the channel that it is computed from is, as an exponential is not."""
+    known = {} if known is None else known
+    if node not in known:
+        known[node] = False  # until it is told
+        known[node] = far < _FARTHEST and _found_left(node, lambda one: _is_left_by_zeros(one, far + 1, known))
+    return known[node]
+
+
+def _found_left(node: fx.Node, is_left: Callable[[fx.Node], bool]) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False
     name = op_name(node, None)
     if name in _NOT_ZERO_AT_ZERO:
         return True
     if name in _PRODUCTS:
-        return all(map(_is_left_by_zeros, node.all_input_nodes))
+        return all(map(is_left, node.all_input_nodes))
     if name in _QUOTIENTS:
-        return isinstance(node.args[0], fx.Node) and _is_left_by_zeros(node.args[0])
-    return effect_of(rule_for(node, None)) is Effect.ELEMENTWISE and any(map(_is_left_by_zeros, node.all_input_nodes))
+        return isinstance(node.args[0], fx.Node) and is_left(node.args[0])
+    return effect_of(rule_for(node, None)) is Effect.ELEMENTWISE and any(map(is_left, node.all_input_nodes))
 
 
 def _insert_axes(act: LabelledTensor, gone: set[int], shape: tuple[int, ...]) -> LabelledTensor:
