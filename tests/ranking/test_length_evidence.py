@@ -26,7 +26,7 @@ NETS = {
     "resnet": "a small ResNet-14", "vit": "a small ViT", "lenet_5": "LeNet-5",
 }  # fmt: skip
 KINDS = {"": (True, "layer"), ", one unit": (True, "one"), ", no warm-up": (False, "one")}
-LENGTHS = ("a tenth", "an eighth", "a quarter", "half")
+LENGTHS = ("a tenth", "an eighth", "a sixth", "a quarter", "half")
 LONGEST = max(seen.long for seen in SEEN)
 
 
