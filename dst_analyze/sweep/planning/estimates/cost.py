@@ -31,7 +31,7 @@ TIMED, UNTIMED = 6, 2
 """The least timed steps of each kind, and untimed ones before them, as the first steps are slower."""
 LONG_ENOUGH = 0.4
 """Seconds of timed steps after which these are enough; the short steps of small models vary."""
-STARTING, ENDING = 1.0, 3.0
+STARTING, ENDING = 0.4, 1.5
 """Seconds in which a worker process starts, and in which ranking, suggestion and report are made, with imports."""
 TOGETHER = 1.15
 """How many times longer trials take beside each other on one CPU, whose caches and memory they share."""
