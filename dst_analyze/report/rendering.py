@@ -32,10 +32,10 @@ def rendered(template: str, **context: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=percent, part=part, score=score_words, count=count, interval=interval, px=px, ms=milliseconds,
+        percent=percent, part=part, score=score_words, count=count, interval=interval, px=px, tenths=tenths,
         alpha=alpha_label, shown=shown_name, place=rank_text, agreement=agreement, short=short, duration=duration,
         meaning=meaning, fitted=shorten_middle, lower_first=lower_first, capital=capital,
-        paths=package_paths, held=held,
+        ms=milliseconds, paths=package_paths, held=held,
     )  # fmt: skip
     style, script = (
         _compact(files("dst_analyze.report").joinpath("assets", name).read_text("utf-8"))
@@ -116,6 +116,11 @@ def count(number: float | None) -> str:
 def milliseconds(value: float) -> str:
     """Return a latency with three digits; a dash for one that was not kept."""
     return "–" if math.isnan(value) else f"{value:.3g}"
+
+
+def tenths(value: float) -> str:
+    """Return a coordinate in tenths of a pixel."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def px(value: float) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from dst_analyze.ranking.formats.serialize import places, rank_text, signed, whole_percent
 from dst_analyze.ranking.formats.table import remaining_table
 from dst_analyze.ranking.result import Ranking
@@ -20,6 +22,8 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 60.0, 16.0
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]{1,120}")
 _LONGEST_NAME = 90
 _MOST_BESIDE = 3  # coupled layers named in a row
+_SHOWN_AT = (0.25, 0.5)  # of a training
+_THRESHOLDS = ("threshold_min", "threshold_median", "threshold_max")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class Row:
     ratios: str
     group: str  # the suggested widths of its channels
     change: str  # its line of code, changed
+    course: str  # what training did to it
     spark: str
     params: str
     macs: str
@@ -69,11 +74,13 @@ def rows_of(
     keys = keys_of(list(record.layers["layer"]))
     table = ranking.table.to_dict("records")
     groups, changes = _groups(plan), changes or {}
+    courses = courses_of(record)
     rows = [
         replace(
             _row(found, facts[found["layer"]], ratios[found["layer"]], keys[found["layer"]]),
             group="; ".join(groups.get(found["layer"], ())),
             change=changes.get(found["layer"], ""),
+            course=courses.get(found["layer"], ""),
         )
         for found in table
     ]
@@ -111,11 +118,33 @@ def _row(found: Mapping[str, Any], facts: Mapping[str, Any], ratios: Mapping[flo
         ratios=", ".join(map(percent, ratios.values())),
         group="",
         change="",
+        course="",
         spark=_spark(list(ratios.values())),
         params=short(found["params"]),
         macs=short(found["macs"]),
         given=short(found["params_given_up"]),
     )
+
+
+def courses_of(record: SweepRecord) -> dict[str, str]:
+    """Return what training did to each layer at the strongest alpha, in the first seed's trial, in words."""
+    trials = [trial for alpha in record.alphas for trial in record.at(alpha)]
+    if record.config.quick or not trials:
+        return {}
+    last = max(trials, key=lambda trial: (trial.alpha or 0.0, -trial.seed))
+    frame = record.frame
+    frame = frame[(frame["alpha"] == last.alpha) & (frame["seed"] == last.seed) & ~frame["control"]]
+    steps = np.sort(frame["step"].unique())
+    if not len(steps):
+        return {}
+    shown = [steps[np.abs(steps - share * steps[-1]).argmin()] for share in _SHOWN_AT]
+    left = frame.pivot_table(index="layer", columns="step", values="remaining")[shown]
+    ends = frame[frame["step"] == steps[-1]].set_index("layer")[list(_THRESHOLDS)]
+    return {
+        str(layer): f"{', '.join(map(percent, left.loc[layer]))} %; thresholds "
+        + ", ".join(f"{value:.2g}" for value in ends.loc[layer])
+        for layer in left.index
+    }
 
 
 def _groups(plan: SlimPlan | None) -> dict[str, list[str]]:

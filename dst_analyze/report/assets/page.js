@@ -175,7 +175,7 @@ function startPicking(showAll) {
     });
     all("[data-layer]").filter((block) => block.dataset.layer === key).forEach((block) => block.classList.add("picked"));
     intoView(row);
-    const said = [find(".name", row), find(".tag", row), find(".because", row.nextElementSibling)].map((part) => part.textContent.trim());
+    const said = [find(".name", row), find(".tag", row), find("p", row.nextElementSibling)].map((part) => part.textContent.trim());
     find("p", bar).textContent = `${said[0]}: ${said[1]}. ${said[2]}`;
     find("#to-row").href = `#layer=${key}`;
     const node = all(".canvas a.picked").find((link) => link.checkVisibility());
