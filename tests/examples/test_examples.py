@@ -108,7 +108,7 @@ def test_an_example_runs_from_the_command_line(
     tiny = ["--fast-dev-run", "--round-to", "1", "--jobs", "1", "--quiet"]
     small = ["--model-arg", "hidden=16"] if name == "lstm-a" else []
     assert main([f"example:{name}", *tiny, *small, "--out", str(tmp_path / "run")]) == 0
-    assert "A test run of a few steps: nothing here is a result" in capsys.readouterr().out
+    assert "a test run of a few steps: nothing here is a result" in capsys.readouterr().out
     there = {file.name for file in (tmp_path / "run-fast-dev-run").iterdir()}
     assert {"report.html", "plan.json", "slim_model.py"} <= there
 

@@ -176,7 +176,7 @@ def test_a_fast_run_does_everything_and_replaces_nothing(here, capsys):
     captured = capsys.readouterr()
     assert f"3 trials of {STEPS} steps" in captured.err
     assert "WARNING     a few steps only, to test that everything works: nothing here is a result" in captured.out
-    assert "A test run of a few steps: nothing here is a result" in captured.out
+    assert "a test run of a few steps: nothing here is a result" in captured.out
     assert "\nslim model" not in captured.out.rpartition("WARNING     a few steps")[2]
     assert "saving" not in captured.out
     assert {"report.html", "table.csv", "plan.json", "slim_model.py"} <= {
