@@ -23,7 +23,7 @@ demo: $(VENV)/installed
 	$(BIN)/dst-analyze dst_analyze/examples/demo.py --out reports/demo --force
 
 test: $(VENV)/installed-test lint
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
