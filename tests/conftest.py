@@ -75,3 +75,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory, warm: None) -> dict[str, byt
     write(folder)
     finish(folder, *ARGS, "--jobs", "1")
     return files_of(folder / "run")
+
+
+SLOWEST = ("test_ray.py", "test_notebooks.py", "test_crashes.py", "test_own_loop.py", "test_screen.py", "test_cli.py")
+"""Files whose tests take longest: they start first, so that no worker is left alone with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the slowest files first, those of a file together."""
+    places = {name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))

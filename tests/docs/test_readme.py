@@ -53,7 +53,6 @@ COMMANDS = {  # each once, where it stands first
     for line in re.sub(r" *\\\n *", " ", block.text).splitlines()
     if line.strip()
 }
-UNFINISHED = {"flaws.md", "slim-nets.md"}  # pages whose sentences are not yet cut to length
 ONLY_CHECKED = {"--data", "--engine", "--budget", "--epochs"}  # options of commands that take too long to run here
 
 
@@ -150,4 +149,4 @@ def test_prose_has_short_sentences() -> None:
             text = re.sub(r"\]\([^)]*\)", "]", " ".join(paragraph.split()))
             for sentence in re.split(r"(?<=[.!?:;])[\s*\")]+(?=\S)", text):
                 words = [word for word in sentence.split() if re.search(r"\w", word)]
-                assert len(words) <= 25 or page.name in UNFINISHED, f"{page.name}: {sentence}"
+                assert len(words) <= 25, f"{page.name}: {sentence}"
