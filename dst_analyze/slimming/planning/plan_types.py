@@ -201,8 +201,8 @@ class SlimPlan(Json):
         said = (
             f"{size_text(share)} of the {AXIS_WORDS[axis]} was asked for" if self.target is None else self.target.clause
         )
-        reached = f"{self.reached[axis]:.0%}".replace("%", " %")
-        if reached == f"{share:.0%}".replace("%", " %"):
+        reached, wanted = (f"{100 * value:.0f} %" for value in (self.reached[axis], share))
+        if reached == wanted:
             return said
         if self.at_floor and self.reached[axis] > share:
             return f"{said}; nothing else may be narrowed at {reached}"

@@ -32,7 +32,7 @@ from dst_analyze.slimming.proof.result import (
     LeadStanding,
     Verification,
 )
-from dst_analyze.text import size_text
+from dst_analyze.text import listed, size_text
 
 Axis = Literal["params", "macs"]
 AXES: tuple[Axis, ...] = ("params", "macs")
@@ -208,7 +208,7 @@ def _listed(words: Sequence[str]) -> str:
     """Return words as a list in a sentence; percents share one sign."""
     if all(word.endswith(" %") for word in words) and len(words) > 1:
         words = [*(word.removesuffix(" %") for word in words[:-1]), words[-1]]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return listed(words)
 
 
 def rung_name(axis: Axis, share: float, *, both: bool) -> str:

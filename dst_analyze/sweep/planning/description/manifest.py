@@ -29,7 +29,9 @@ def manifest_of(
     search = search_of(config)
     first = config.given_alphas or first_alphas(travel, search.targets, initial) if search else ()
     expected = () if config.quick else forecast(travel, first or config.given_alphas, initial)
-    warnings = () if config.quick else (warning(travel, () if search else expected, initial), _single(config))
+    warnings = (
+        () if config.quick else (warning(travel, () if search else expected, initial), _one_trial_warning(config))
+    )
     return Manifest(
         sums="all",
         versions=used_versions(),
@@ -62,7 +64,7 @@ def manifest_of(
     )
 
 
-def _single(config: SweepConfig) -> str:
+def _one_trial_warning(config: SweepConfig) -> str:
     if len(config.given_alphas) != 1 or len(config.seeds) > 1 or config.target_remaining:
         return ""
     return "One alpha and one seed make one trial, which no other trial confirms: give two alphas, or several seeds."
