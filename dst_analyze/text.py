@@ -73,6 +73,11 @@ def shorten_middle(name: str, width: int) -> str:
     return f"{head.removesuffix('.')}{short_name}"
 
 
+def layer_words(name: str, width: int = 40) -> str:
+    """Return a layer's name in a sentence: "layer 3" if it is only a number."""
+    return f"layer {name}" if name.split(" ")[0].isdigit() else shorten_middle(name, width)
+
+
 def shorten_names(names: Sequence[str], width: int) -> list[str]:
     """Return names of at most ``width`` cells; of more where two of them would look the same."""
     most = max((cell_len(escape_control(name)) for name in names), default=0)

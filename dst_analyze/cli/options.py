@@ -206,7 +206,7 @@ slim_options = section(
     click.option("--target-params", type=float, metavar="SHARE", help="Share of the parameters to keep."),
     click.option("--target-macs", type=float, metavar="SHARE", help="Share of the MACs to keep."),
     click.option("--target-latency", type=float, metavar="SHARE", help="Share of the measured forward time to keep."),
-    click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths are multiples of N.  [default: 8]"),
+    click.option("--round-to", type=click.IntRange(1), metavar="N", help="Widths: multiples of N.  [default: auto]"),
     click.option("--min-width", type=click.IntRange(1), metavar="N", help="Smallest width of a layer.  [default: 1]"),
     click.option("--keep", multiple=True, metavar="PATTERN", help="Layers that keep their width; repeatable."),
     click.option("--only-clear", is_flag=True, help="Layers that are unclear keep their width."),

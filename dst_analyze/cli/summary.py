@@ -35,7 +35,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.artifacts import Suggestion
 from dst_analyze.slimming.proof.result import Verification
 from dst_analyze.sweep.planning.smoke_run import SUFFIX
-from dst_analyze.text import elide, lower_first, shorten_middle, wrapped
+from dst_analyze.text import elide, layer_words, lower_first, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
 _NAMED = 5  # layers in the summary
@@ -83,7 +83,10 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "WARNING", main_problem[0]
     yield from _answer(record, ranking, suggestion, proof)
     if not without_evidence(record):
-        yield from _redundant(ranking)
+        proportions = "" if isinstance(suggestion, DstError) else suggestion.plan.proportions
+        yield from _redundant(ranking, _NAMED - bool(proportions))
+        if proportions:
+            yield "too wide", proportions
     yield "how sure", how_sure(record, ranking)
     ways = read_method_comparison(record, ranking)
     if ways is not None:
@@ -133,29 +136,24 @@ def _answer(
     yield "saving", f"{found.detail}; {found.size}"
 
 
-def _redundant(ranking: Ranking) -> Iterator[tuple[str, str]]:
-    """Yield the most redundant layers with what can go of each, and the names of needed ones."""
+def _redundant(ranking: Ranking, named: int) -> Iterator[tuple[str, str]]:
+    """Yield the most redundant layers with what can go of each, and the names of needed ones: ``named`` in all."""
     table = ranking.ordered()
     found = table[table["label"] == REDUNDANT]
-    needed = [_named(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
-    most = _NAMED - min(len(needed), _NEEDED)
+    needed = [layer_words(name) for name in table.loc[table["label"] == NEEDED, "layer"].iloc[::-1]]
+    most = named - min(len(needed), _NEEDED)
     for number, row in enumerate(found.head(most).itertuples()):
         more = f"; and {len(found) - most} more" if number == most - 1 and len(found) > most else ""
         said = row.spare_words or row.reason
-        yield "" if number else "redundant", f"{_named(str(row.layer))}: {said}{more}"
+        yield "" if number else "redundant", f"{layer_words(str(row.layer))}: {said}{more}"
     if found.empty and ranking.verdict is not Verdict.NONE:
         yield "redundant", "no layer clearly; the first in the order are"
         for row in table.head(most).itertuples():
-            yield "", f"{_named(str(row.layer))}: {row.spare_words or row.reason}"
+            yield "", f"{layer_words(str(row.layer))}: {row.spare_words or row.reason}"
     if needed:
-        left = max(_NEEDED, _NAMED - len(found))
+        left = max(_NEEDED, named - len(found))
         more = f" and {len(needed) - left} more" if len(needed) > left else ""
         yield "needed", ", ".join(needed[:left]) + more
-
-
-def _named(layer: str) -> str:
-    """Return a layer's name; "layer 3" if it is only a number."""
-    return f"layer {layer}" if layer.isdigit() else shorten_middle(layer, _NAME)
 
 
 def how_sure(record: SweepRecord, ranking: Ranking) -> str:

@@ -163,8 +163,8 @@ def export_lines(written: Suggestion) -> Iterator[str]:
 
 def plan_table(plan: SlimPlan, width: int) -> Table:
     """Return a table of each group's width before and after, its density, rank and label."""
-    rows = [[str(g.width), str(g.new_width), percent(g.density), g.place, g.label] for g in plan.groups]
-    heads = ["width", "becomes", "density %", plan.rank_head, "label"]
+    rows = [[str(g.width), str(g.new_width), percent(g.density), g.excess_text, g.place, g.label] for g in plan.groups]
+    heads = ["width", "becomes", "density %", "excess", plan.rank_head, "label"]
     names, why = [group.name for group in plan.groups], [group.because for group in plan.groups]
     return facts_table("group", heads, names, rows, width, why=why if any(why) else ())
 

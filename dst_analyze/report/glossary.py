@@ -44,6 +44,11 @@ GLOSSARY = tuple(
         ("confidence", "How far the trials give one order of the layers: none, low, some or high."),
         ("cost", "How long the trials took, one after the other."),
         ("dense", "Of the model as it is, with nothing pruned."),
+        (
+            "excess",
+            "How many times as wide a group of channels is as in a balanced network of the same size, relative to the "
+            "typical group; from 2 on it is too wide for the rest of the network.",
+        ),
         ("group", "Layers whose channels must be removed together, as their outputs are added or joined."),
         (
             "interval",

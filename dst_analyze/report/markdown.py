@@ -26,6 +26,8 @@ def _lines(found: VerdictFile, summary: Summary, again: str) -> Iterator[str]:
     if found.warnings:
         yield ""
     yield from (_text(line) for line in summary.saving)
+    if summary.too_wide:
+        yield _text(f"Too wide: {summary.too_wide}.")
     yield ""
     yield "| layer | label | weights | keeps | spare | rank |"
     yield "| --- | --- | ---: | ---: | ---: | ---: |"

@@ -41,6 +41,7 @@ class Summary:
 
     answer: Answer
     findings: list[Finding]
+    too_wide: str
     saving: list[str]
     proven: list[str]
     confidence: Confidence
@@ -82,6 +83,7 @@ def summary_of(
     return Summary(
         answer=answer,
         findings=list(_findings(ranking, record.manifest.model.params)),
+        too_wide="" if plan is None or answer.standing is Standing.NO_EVIDENCE else plan.proportions,
         saving=list(_saving(plan, proof, answer)),
         proven=[] if proof is None or plan is None else list(_proven(proof)),
         confidence=confidence,

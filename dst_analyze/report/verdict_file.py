@@ -66,6 +66,7 @@ class GroupWidth(Json):
     layers: tuple[str, ...]
     width: Amount
     new_width: Amount
+    excess: Number | None = None  # times as wide as in a balanced network, relative to the typical group
 
 
 class SuggestedSize(Json):
@@ -208,7 +209,13 @@ def _suggestion(plan: SlimPlan) -> SuggestedSize:
         macs=plan.macs,
         new_macs=plan.new_macs,
         groups=tuple(
-            GroupWidth(group=group.group, layers=group.layers, width=group.width, new_width=group.new_width)
+            GroupWidth(
+                group=group.group,
+                layers=group.layers,
+                width=group.width,
+                new_width=group.new_width,
+                excess=group.excess,
+            )
             for group in plan.groups
         ),
         notes=plan.notes,

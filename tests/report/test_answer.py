@@ -133,7 +133,7 @@ def test_without_evidence_the_picture_claims_nothing_and_the_next_command_mends_
 @pytest.mark.parametrize(
     ("asked", "params", "reason"),
     [
-        (0.31, 280, "31 % of the parameters was asked for; widths in multiples of 8 come to 28 %"),
+        (0.31, 280, "31 % of the parameters was asked for; rounded widths come to 28 %"),
         (0.28, 284, "28 % of the parameters was asked for"),
     ],
 )

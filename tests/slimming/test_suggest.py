@@ -148,7 +148,7 @@ def test_what_many_layers_share_is_not_cut_for_the_price_of_them_all():
 
 
 @settings(max_examples=30, deadline=None)
-@given(densities, st.floats(0.15, 0.85), st.integers(1, 16), st.integers(1, 24))
+@given(densities, st.floats(0.15, 0.85), st.integers(1, 16) | st.just("auto"), st.integers(1, 24))
 def test_widths_keep_to_their_limits(found, share, round_to, min_width):
     limits = Limits(round_to=round_to, min_width=min_width, keep=("2",))
     widths = widths_for(
@@ -158,7 +158,16 @@ def test_widths_keep_to_their_limits(found, share, round_to, min_width):
     for group in COUPLING.removable:
         width = widths.get(group.name, group.width)
         assert min(min_width, group.width) <= width <= group.width
-        assert width == group.width or width % round_to == 0 or width == min(min_width, group.width)
+        assert width == group.width or width % limits.step(group.width) == 0 or width == min(min_width, group.width)
+
+
+@given(st.integers(1, 5000))
+def test_a_width_has_eight_steps_or_more_where_it_is_rounded_by_itself(width):
+    step = Limits().step(width)
+    assert step in (1, 2, 4, 8)
+    assert step == 1 or width // step >= 8
+    assert step == 8 or width < 16 * step  # the next one would be too coarse
+    assert Limits(round_to=24).step(width) == 24
 
 
 @settings(max_examples=30, deadline=None)

@@ -57,10 +57,13 @@ import os, sys
 from multiprocessing import forkserver
 from dst_analyze.sweep.engines.forkserver import context, restore_environment, start_forkserver
 
+def settings():
+    return "/".join(os.environ.get(name, "") for name in ("PYTHONSAFEPATH", "OMP_WAIT_POLICY"))
+
 def show():
-    inherited = "PYTHONSAFEPATH" in os.environ
+    inherited = settings()
     restore_environment()
-    print(sys.modules["dst_analyze.errors"].__file__, inherited, "PYTHONSAFEPATH" in os.environ)
+    print(sys.modules["dst_analyze.errors"].__file__, inherited, settings())
 
 if __name__ == "__main__":
     real = forkserver.set_forkserver_preload
@@ -69,7 +72,7 @@ if __name__ == "__main__":
     worker = context().Process(target=show)
     worker.start()
     worker.join()
-    print("PYTHONSAFEPATH" in os.environ)
+    print(settings())
 """
 
 
@@ -79,11 +82,24 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path):
     (tmp_path / "bin" / "run.py").write_text(STARTS_A_WORKER)
     (tmp_path / "dst_analyze").mkdir()
     (tmp_path / "dst_analyze" / "__init__.py").write_text("raise RuntimeError('not this one')")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    command = [sys.executable, "bin/run.py"]
-    environment |= {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == [str(ROOT / "dst_analyze" / "errors.py"), "True", "False", "False"], done.stderr
+    done = start_a_worker(tmp_path)
+    assert done.stdout.split() == [str(ROOT / "dst_analyze" / "errors.py"), "1/PASSIVE", "/", "/"], done.stderr
+
+
+def start_a_worker(folder, **settings):
+    """Run `STARTS_A_WORKER`; return what its worker had in its environment, and what was left of it."""
+    others = {name: value for name, value in os.environ.items() if name not in ("PYTHONSAFEPATH", "OMP_WAIT_POLICY")}
+    environment = others | {"PYTHONPATH": str(ROOT)} | settings
+    return subprocess.run(
+        [sys.executable, "bin/run.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+
+
+def test_the_users_own_threads_settings_stay(tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "run.py").write_text(STARTS_A_WORKER)
+    done = start_a_worker(tmp_path, OMP_WAIT_POLICY="ACTIVE")
+    assert done.stdout.split()[1:] == ["1/ACTIVE", "/ACTIVE", "/ACTIVE"], done.stderr
 
 
 def test_two_jobs_give_the_same_bytes_as_one(tmp_path, whole):

@@ -106,7 +106,7 @@ def why_kept(limits: Limits, group: Group) -> str:
 def allowed_widths(limits: Limits, group: Group) -> list[int]:
     """Return the allowed widths of a group in units, narrowest first; whole heads are not rounded."""
     per_unit = group.per_unit
-    step = max(1, -(-limits.round_to // per_unit)) if per_unit < limits.round_to else 1
+    step = max(1, -(-limits.step(group.width * per_unit) // per_unit))
     channels = limits.least(group.layers("produces"), group.width * per_unit)
     least = min(group.width, max(group.floor, -(-channels // per_unit)))
     widths = [width for width in range(step, group.width, step) if width >= least] or [least]
@@ -134,7 +134,7 @@ def widths_for(
         if max(budget.used(_nearest(ideal(_MOST_GENEROUS), allowed)) for budget in budgets) <= 1:
             return ideal(_MOST_GENEROUS)
         for _ in range(_PRICINGS if rule.priced else 1):
-            wanted = ideal(_generosity(fits))
+            wanted = ideal(largest_fitting(fits))
             each = {at: prices_at(budgets[at].cost, groups, wanted) for at in parts}
             whole = {name: sum(part * each[at][name] for at, part in parts.items()) for name in allowed}
             # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
@@ -185,7 +185,7 @@ def share_alike(groups: Sequence[Group], used: Callable[[Mapping[str, float]], f
     return low
 
 
-def _generosity(fits: Callable[[float], bool]) -> float:
+def largest_fitting(fits: Callable[[float], bool]) -> float:
     """Return the largest generosity that fits, by bisection."""
     low, high = 0.0, _MOST_GENEROUS
     for _ in range(_HALVINGS):

@@ -148,7 +148,7 @@ class Explainer:
             return f"the trials that do the task left {_percent(density)} of its weights"
         if share >= 1:
             return "all of it is left"
-        return f"widths are multiples of {self.limits.round_to}, at least {self.limits.min_width}"
+        return f"widths are multiples of {self.limits.steps}, at least {self.limits.min_width}"
 
     def _named(self, layers: Sequence[str]) -> str:
         """Return the first layers with their ranks: "conv2 (rank 1 of 9, redundant)"."""

@@ -18,13 +18,19 @@ from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.run.files.safe_read import read_json_text
 from dst_analyze.run.files.tables import MOST_LAYERS
 from dst_analyze.slimming.planning.target import SizeTarget
-from dst_analyze.text import percent, short, size_text
+from dst_analyze.text import layer_words, percent, short, size_text
 
 SAME_LINE = "the same line builds"
 """The beginning of a change's remark that only names other layers of the same line."""
 _LADDER_ROWS = 16  # groups that the ladder shows
 AXIS_WORDS = {"params": "parameters", "macs": "MACs", "latency": "time of a forward pass"}
 _MOST_GROUPS, _MOST_RUNGS = 2 * MOST_LAYERS, 100
+_FINEST = 8
+"""Steps of a width at least, where "auto" rounds it: coarser ones would decide more than the evidence does."""
+RoundTo = int | Literal["auto"]
+TOO_WIDE = 2.0
+"""A group whose excess is at least this is called too wide (measured in docs/experiments/flaws.md)."""
+_NAMED = 2  # groups that the clause about proportions names
 
 
 class GroupPlan(Json):
@@ -42,11 +48,17 @@ class GroupPlan(Json):
     label: str = ""  # the ranking's label of the layers that make it, or "mixed"
     ranks: tuple[Number | None, ...] = ()  # the rank of each of these layers
     why: str = ""  # why its width departs from what the ranks suggest, if it does
+    excess: Number | None = None  # times as wide as in a balanced network, relative to the typical group
 
     @property
     def because(self) -> str:
         """Why the group keeps its width, or why its width departs from the ranking; empty otherwise."""
         return self.reason or self.why
+
+    @property
+    def excess_text(self) -> str:
+        """The excess with one digit; a dash if it is not known."""
+        return "–" if self.excess is None else f"{self.excess:.1f}"
 
     @property
     def name(self) -> str:
@@ -93,16 +105,28 @@ class TensorShape(Json):
 class Limits(Json):
     """The limits of widths: at least ``min_width``, multiples of ``round_to``, unchanged where ``keep`` matches.
 
+    "auto" rounds to multiples of 8, and where that is more than an eighth of a layer's width to those of 4, 2 or 1.
     ``unclear`` layers keep their width, as too little is known about them. Groups that only ``needed`` layers make keep
     at least ``needed_share`` of their width, as they would otherwise be narrowed in place of the unclear ones.
     """
 
-    round_to: int = 8
+    round_to: RoundTo = "auto"
     min_width: int = 1
     keep: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
     needed_share: float = 0.0
+
+    def step(self, width: int) -> int:
+        """Return what the new width of channels is a multiple of; ``width`` is the present one."""
+        if self.round_to != "auto":
+            return self.round_to
+        return next((step for step in (8, 4, 2) if step * _FINEST <= width), 1)
+
+    @property
+    def steps(self) -> str:
+        """What widths are multiples of, in words."""
+        return "8, or less for narrow layers" if self.round_to == "auto" else str(self.round_to)
 
     def least(self, layers: Collection[str], width: int) -> int:
         """Return the least width of channels that these layers make, before rounding."""
@@ -187,7 +211,7 @@ class SlimPlan(Json):
     def at_floor(self) -> bool:
         """True if no group can become narrower within the limits."""
         return all(
-            group.new_width < self.limits.least(group.layers, group.width) + self.limits.round_to
+            group.new_width < self.limits.least(group.layers, group.width) + self.limits.step(group.width)
             for group in self.groups
             if not group.reason
         )
@@ -206,7 +230,24 @@ class SlimPlan(Json):
             return said
         if self.at_floor and self.reached[axis] > share:
             return f"{said}; nothing else may be narrowed at {reached}"
-        return f"{said}; widths in multiples of {self.limits.round_to} come to {reached}"
+        return f"{said}; rounded widths come to {reached}"
+
+    @property
+    def too_wide(self) -> list[GroupPlan]:
+        """The groups that are too wide for the rest of the network, the widest first."""
+        found = [group for group in self.groups if (group.excess or 0) >= TOO_WIDE]
+        return sorted(found, key=lambda group: -(group.excess or 0))
+
+    @property
+    def proportions(self) -> str:
+        """Which groups are too wide for the rest of the network, in a clause; empty if that is not known."""
+        if all(group.excess is None for group in self.groups):
+            return ""
+        named = [f"{layer_words(group.name)} {group.excess:.1f} times" for group in self.too_wide[:_NAMED]]
+        more = f" and {len(self.too_wide) - _NAMED} more" if len(self.too_wide) > _NAMED else ""
+        if not named:
+            return f"no layer is {TOO_WIDE:.0f} times as wide as the rest of the network"
+        return f"{' and '.join(named)}{more}, in proportion to the rest of the network"
 
     @property
     def sha256(self) -> str:
@@ -230,9 +271,9 @@ class SlimPlan(Json):
     @property
     def table(self) -> pd.DataFrame:
         """One row per group: old and new width, rank and label, and why the width departs from them."""
-        columns = ["group", "layers", "width", "new_width", "density", "rank", "label", "why"]
+        columns = ["group", "layers", "width", "new_width", "density", "excess", "rank", "label", "why"]
         rows = [
-            (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.place, g.label, g.because)
+            (g.group, ", ".join(g.layers), g.width, g.new_width, g.density, g.excess, g.place, g.label, g.because)
             for g in self.groups
         ]
         return pd.DataFrame(rows, columns=columns)
@@ -296,12 +337,15 @@ class SlimPlan(Json):
         )
         lead = f"{self.model}: parameters {short(self.params)} → {short(self.new_params)}{macs}"
         rows = [
-            (g.group, ", ".join(g.layers), g.width, g.new_width, percent(g.density), g.place, g.label, g.because)
+            (
+                *(g.group, ", ".join(g.layers), g.width, g.new_width, percent(g.density)),
+                *(g.excess_text, g.place, g.label, g.because),
+            )
             for g in self.groups
         ]
         proposed = [f"proposed, not done: leave out the branch of {', '.join(b.layers)}" for b in self.depth]
         stays = [f"{frozen.why or frozen.group} stays: {frozen.reason}" for frozen in self.frozen]
-        heads = ["group", "layers", "width", "becomes", "density %", self.rank_head, "label", "why"]
+        heads = ["group", "layers", "width", "becomes", "density %", "excess", self.rank_head, "label", "why"]
         table = html_table(lead, heads, rows, [*self.notes, *proposed, *stays], words=1)
         if not self.ladder:
             return table

@@ -198,9 +198,9 @@ def _missed_budgets(plan: SlimPlan, limits: Limits) -> list[str]:
             needed = f"; what is needed keeps {limits.needed_share:.0%}" if limits.needed else ""
             why = f"every group that may be narrowed is at its floor, the rest stays (frozen, kept or unclear){needed}"
         elif reached[name] > share:
-            why = f"widths are multiples of {limits.round_to}"
+            why = f"widths are multiples of {limits.steps}"
         else:
-            why = f"widths are multiples of {limits.round_to}, and one step more is too large"
+            why = f"widths are multiples of {limits.steps}, and one step more is too large"
         meant, got = (f"{100 * value:.1f}".removesuffix(".0") for value in (share, reached[name]))
         notes.append(f"{got} % of the {AXIS_WORDS[name]} in place of {meant} %: {why}")
     return notes

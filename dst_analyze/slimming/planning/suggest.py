@@ -25,8 +25,9 @@ from dst_analyze.slimming.planning.departures import Explainer
 from dst_analyze.slimming.planning.depth import empty_branches
 from dst_analyze.slimming.planning.evidence import equal_evidence, sweep_evidence, table_ratios, working_trials
 from dst_analyze.slimming.planning.ladder import ladder_of
-from dst_analyze.slimming.planning.plan_types import Limits, SlimPlan
+from dst_analyze.slimming.planning.plan_types import Limits, RoundTo, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_widths
+from dst_analyze.slimming.planning.proportions import width_excess
 from dst_analyze.slimming.planning.ranked import needed_layers, ranked_layers, unclear_layers
 from dst_analyze.slimming.planning.target import AXES, FALLBACK, SizeTarget, alpha_results, expected_target
 
@@ -42,7 +43,7 @@ def suggest_widths(
     target_params: float | None = None,
     target_macs: float | None = None,
     target_latency: float | None = None,
-    round_to: int = 8,
+    round_to: RoundTo = "auto",
     min_width: int = 1,
     keep: Sequence[str] = (),
     rule: str = DEFAULT_RULE,
@@ -64,7 +65,7 @@ def suggest_widths(
         target_params: The share of the parameters to keep.
         target_macs: The share of the MACs to keep.
         target_latency: The share of the time of a forward pass to keep, measured on this machine.
-        round_to: Widths are multiples of this.
+        round_to: Widths are multiples of this; "auto" for 8, or of 4, 2 or 1 where a layer is narrow.
         min_width: The least width of a layer, in channels.
         keep: Patterns of the names of layers that keep their width.
         rule: How evidence becomes widths: "balance", "density", "sqrt" or "units" (docs/explanation/slimming.md).
@@ -122,6 +123,10 @@ def suggest_widths(
     costs = {name: cost_of(traced, coupling, name) for name in ("params", "macs")}
     counted = {name: share for name, share in asked.items() if name != "latency"} or {"params": FALLBACK}
     budgets = {name: Budget(costs[name], share) for name, share in counted.items()}
+    if ranked.used and not rehearsal:
+        excess = width_excess(coupling.removable, evidence, costs["params"])
+        wide = (group.model_copy(update={"excess": round(excess[group.group], 3)}) for group in plan.groups)
+        plan = plan.model_copy(update={"groups": tuple(wide)})
     plan = Explainer(coupling, evidence, RULES[rule], limits, budgets, ranked).explained(plan)
 
     def widths_of(shares: Mapping[str, float]) -> Widths:

@@ -14,7 +14,11 @@ from typing import Any
 # A server process imports torch once and forks a worker per trial. It runs no torch code and holds no locks, so forking
 # it is safe; forking a process in which torch has used its threads is not.
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
-_SAFE_PATH, _OURS = "PYTHONSAFEPATH", "dst-analyze"
+WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Lets threads that wait for each other sleep: by default they spin, and on a busy machine take the core from the one
+that they wait for, which made steps 15 times as long (docs/experiments/cost.md, Threads). Read as torch is imported."""
+_SERVER_SETTINGS = {"PYTHONSAFEPATH": "1", **WAITING_THREADS}
+_SET = "DST_ANALYZE_SET"  # names the settings that the user's environment did not have
 
 
 def context() -> BaseContext:
@@ -37,27 +41,28 @@ def start_forkserver() -> None:
             ["dst_analyze.sweep.engines.worker", "dst_analyze.sweep.engines.sending.serialize", "torch._dynamo"]
         )
         # The server inherits both, and ignores Ctrl-C for good.
-        with _sigint_handled_by(signal.SIG_IGN), _own_modules_only():
+        with _sigint_handled_by(signal.SIG_IGN), _server_environment():
             forkserver.ensure_running()
 
 
 @contextmanager
-def _own_modules_only() -> Iterator[None]:
-    """Let the server import from where this process does, and not from the current folder, as ``python -c`` would."""
-    if os.environ.get(_SAFE_PATH):
-        yield
-        return
-    os.environ[_SAFE_PATH] = _OURS
+def _server_environment() -> Iterator[None]:
+    """Temporarily set what the server is to inherit; the user's own settings stay.
+
+    It imports from where this process does, and not from the current folder, as ``python -c`` would.
+    """
+    new = {name: value for name, value in _SERVER_SETTINGS.items() if name not in os.environ}
+    os.environ |= {**new, _SET: ",".join(new)}
     try:
         yield
     finally:
-        del os.environ[_SAFE_PATH]
+        restore_environment()
 
 
 def restore_environment() -> None:
-    """Remove from a worker's environment what the server was started with, for programs that the user's code starts."""
-    if os.environ.get(_SAFE_PATH) == _OURS:
-        del os.environ[_SAFE_PATH]
+    """Remove from the environment what the server was started with, for programs that the user's code starts."""
+    for name in os.environ.pop(_SET, "").split(","):
+        os.environ.pop(name, None)
 
 
 @contextmanager
