@@ -38,7 +38,7 @@ from dst_analyze.sweep.planning.smoke_run import SUFFIX
 from dst_analyze.text import elide, layer_words, lower_first, wrapped
 
 _SHOWN = 10  # layers of the ranking; `rank` shows all
-_NAMED = 5  # layers in the summary
+_NAMED, _NAMED_BESIDE = 5, 3  # layers in the summary, and beside those that are too wide
 _NEEDED = 2  # of these, where as many are needed
 _VERBATIM = ("slim model", "patch", "own class", "report", "next")  # paths and commands, which are copied
 _NAME = 40
@@ -83,10 +83,10 @@ def summary(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "WARNING", main_problem[0]
     yield from _answer(record, ranking, suggestion, proof)
     if not without_evidence(record):
-        proportions = "" if isinstance(suggestion, DstError) else suggestion.plan.proportions
-        yield from _redundant(ranking, _NAMED - bool(proportions))
-        if proportions:
-            yield "too wide", proportions
+        too_wide = not isinstance(suggestion, DstError) and bool(suggestion.plan.too_wide)
+        yield from _redundant(ranking, _NAMED_BESIDE if too_wide else _NAMED)
+        if not isinstance(suggestion, DstError) and too_wide:
+            yield "too wide", suggestion.plan.proportions
     yield "how sure", how_sure(record, ranking)
     ways = read_method_comparison(record, ranking)
     if ways is not None:

@@ -46,8 +46,7 @@ GLOSSARY = tuple(
         ("dense", "Of the model as it is, with nothing pruned."),
         (
             "excess",
-            "How many times as wide a group of channels is as in a balanced network of the same size, relative to the "
-            "typical group; from 2 on it is too wide for the rest of the network.",
+            "How many times as wide as in a balanced network, relative to the typical group; 2 or more is too wide.",
         ),
         ("group", "Layers whose channels must be removed together, as their outputs are added or joined."),
         (

@@ -154,6 +154,7 @@ def add_plan(folder: Path, layers: list[str], *, words: str = "as asked", proven
     groups = tuple(
         GroupPlan(
             group=name, layers=(name,), width=64, new_width=32 if at % 2 else 64, units=64, density=0.25,
+            excess=2.5 if at % 2 else 0.5,
             removed=tuple(range(32)) if at % 2 else (), reason="" if at % 2 else words,
         )
         for at, name in enumerate(layers)
