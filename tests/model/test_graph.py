@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import operator
 import resource
 from collections import namedtuple
@@ -434,6 +435,15 @@ def test_a_tensor_from_a_hidden_call_on_the_input_is_no_constant(ask: Callable[[
     found = trace(model, torch.randn(3, 4))
     assert found.graph_module is None
     assert "does not show" in found.opaque[0].reason
+
+
+def test_nor_is_one_that_has_survived_a_collection_of_garbage() -> None:
+    def make(x: torch.Tensor) -> torch.Tensor:
+        found = torch.FloatTensor([float(np.max(x.detach().numpy()))])
+        gc.collect()
+        return found
+
+    assert "does not show" in trace(FromNowhere(make), torch.randn(3, 4)).opaque[0].reason
 
 
 def test_tensors_from_outside_are_constants() -> None:

@@ -8,7 +8,6 @@ cannot be traced becomes a single opaque node.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import operator
 from collections import OrderedDict
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dst_analyze.model.graph.module_calls import CallRecorder
+from dst_analyze.model.graph.new_tensors import NewTensors
 from dst_analyze.model.graph.symbolic import is_leaf, placeholder_names, plain_output
 from dst_analyze.model.graph.torch_calls import (
     METADATA,
@@ -127,7 +127,7 @@ class RecordingTracer(TorchFunctionMode):
         self._autocast = autocast_state()
         # A tensor without a node is a constant if it is older than the trace. If it is not, a call that torch does not
         # show made it from others, and taking it for a constant would cut the graph.
-        self._older = {id(t): t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)}
+        self._new = NewTensors()
 
     def trace(self) -> fx.Graph:
         """Return the graph of one run of the example."""
@@ -139,17 +139,18 @@ class RecordingTracer(TorchFunctionMode):
             return value
 
         try:
-            inputs = self._inputs.map(placeholder)
-            with self._watching(), self, torch.no_grad():
-                output = inputs.call(self._root)
-            self.graph.output(self._argument(plain_output(output, self._drop)))
+            with self._new:
+                inputs = self._inputs.map(placeholder)
+                with self._watching(), self, torch.no_grad():
+                    output = inputs.call(self._root)
+                self.graph.output(self._argument(plain_output(output, self._drop)))
             self._remove_dead_nodes()
             self.graph.lint()
             return self.graph
         finally:
             # A traced number may outlive the tracer in a cache: it must act as a plain one and keep no tensors alive.
             self._paused = True
-            self._older, self._bindings, self._root = {}, WeakTensorKeyDictionary(), nn.Module()
+            self._bindings, self._root = WeakTensorKeyDictionary(), nn.Module()
 
     # Called by traced numbers.
 
@@ -404,7 +405,7 @@ class RecordingTracer(TorchFunctionMode):
         return self._attribute(self._names[id(tensor)]) if id(tensor) in self._names else self._constant(tensor)
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
-        return tensor in self._bindings or id(tensor) in self._names or id(tensor) in self._older
+        return tensor in self._bindings or id(tensor) in self._names or tensor not in self._new
 
     def _require_known(self, value: Any) -> None:
         if not isinstance(value, torch.Tensor) or self._is_known(value):
