@@ -13,6 +13,7 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")
 # Triton reads it when it is imported, which torch.compile may do before the tests of the Triton kernels.
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # its workers would wait for all other tests
 
 import shutil
 from collections.abc import Iterator

@@ -84,7 +84,7 @@ def ending(out):
     return rows
 
 
-def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys):
+def test_the_missions_command_gives_an_answer(tmp_path, monkeypatch, capsys, inline):
     """The demo with three alphas and nothing else but fewer steps: a ranking, a slim model, a report."""
     args = [DEMO, *MISSION, "--steps", "250", "-v"]
     done = command(*args, cwd=tmp_path)
@@ -260,7 +260,7 @@ def test_inspect_needs_values_only_where_the_model_does(here, capsys):
     assert "4 MACs" not in capsys.readouterr().err
 
 
-def test_the_report_is_made_again(here, capsys):
+def test_the_report_is_made_again(here, capsys, inline):
     assert main(["small.py", "--alphas", "1e-3", "--steps", "4", "--out", "run", "--quiet", "-v"]) == 0
     assert "! Stand-in data: " in capsys.readouterr().out
     html = (here / "run" / "report.html").read_bytes()
@@ -328,7 +328,7 @@ def test_an_error_of_the_users_code_shows_its_frames(here, capsys):
     assert "click" not in err
 
 
-def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch):
+def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch, inline):
     def fail(*args, **options):
         raise RuntimeError(HOSTILE)
 
@@ -340,7 +340,7 @@ def test_what_nobody_foresaw_is_one_line_too(here, capsys, monkeypatch):
     )
 
 
-def test_hostile_names_are_inert(here, capsys):
+def test_hostile_names_are_inert(here, capsys, inline):
     (here / "evil.py").write_text(
         "from torch import nn\n"
         "model = nn.Sequential(nn.Flatten())\n"

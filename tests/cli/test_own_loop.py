@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import Completed, run_here
 
 import dst_analyze as dst
 
@@ -43,16 +44,19 @@ def evaluate(model):
 """
 
 
-def run(folder: Path, *arguments: str, file: str = FILE) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, file: str = FILE) -> Completed:
     (folder / "mine.py").write_text(file)
-    command = [sys.executable, "-m", "dst_analyze", "mine.py", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return run_here(folder, "mine.py", *arguments)
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
+    """A run of the real command in a process of its own, with real workers, and what it printed."""
     folder = tmp_path_factory.mktemp("own")
-    done = run(folder, "--alphas", "1e-6,1e-5", "--out", "run", "--jobs", "2", "--verify", "--verify-seeds", "1")
+    (folder / "mine.py").write_text(FILE)
+    command = [sys.executable, "-m", "dst_analyze", "mine.py", "--alphas", "1e-6,1e-5", "--out", "run"]
+    proof = ["--jobs", "2", "--verify", "--verify-seeds", "1"]
+    done = subprocess.run([*command, *proof], cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -73,7 +77,7 @@ def test_the_file_trains_scores_and_proves(swept):
     assert "slim model  run/slim_model.py" in done.stdout
 
 
-def test_a_run_is_finished_without_training_again_what_is_there(swept):
+def test_a_run_is_finished_without_training_again_what_is_there(swept, inline):
     folder, _ = swept
     before = {p: p.read_bytes() for p in (folder / "run" / "trials").rglob("*") if p.is_file()}
     lost = folder / "run" / "trials" / "alpha=1e-05,seed=0"
@@ -89,7 +93,7 @@ def test_a_run_is_finished_without_training_again_what_is_there(swept):
 
 
 @pytest.mark.parametrize("option", ["--steps 10", "--lr 0.1", "--batch-size 8", "--data digits", "--epochs 2"])
-def test_options_that_its_loop_would_ignore_are_refused(tmp_path, option):
+def test_options_that_its_loop_would_ignore_are_refused(tmp_path, inline, option):
     done = run(tmp_path, "--alphas", "1e-6,1e-5", "--out", "run", *option.split())
     assert done.returncode == 2
     assert f"{option.split()[0]} has no effect: fit(model) of the model file trains" in done.stderr
@@ -105,7 +109,7 @@ def test_options_that_its_loop_would_ignore_are_refused(tmp_path, option):
         (("optimizer.step()", "pass"), "no optimizer took a step"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused_with_the_reason(tmp_path, change, error):
+def test_files_that_cannot_be_used_are_refused_with_the_reason(tmp_path, inline, change, error):
     done = run(tmp_path, "--alphas", "1e-6,1e-5", "--out", "run", file=FILE.replace(*change))
     assert done.returncode == 2
     assert error in done.stderr

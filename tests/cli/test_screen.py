@@ -12,6 +12,7 @@ import sys
 
 import pandas as pd
 import pytest
+from commands import run_here
 
 import dst_analyze as dst
 from dst_analyze.text import duration, minutes, plain_table, shorten_names
@@ -104,22 +105,11 @@ def test_warnings_of_guests_are_printed_once(screen):
     ]
 
 
-def test_tables_are_shown_on_request(screen):
+@pytest.mark.filterwarnings("ignore:the guest is not happy")  # the model warns, and trains in this process
+def test_tables_are_shown_on_request(screen, inline):
     folder, _, _ = screen
-    again = [
-        sys.executable,
-        "-m",
-        "dst_analyze",
-        "m.py",
-        "--alphas",
-        "1e-6,1e-5",
-        "--steps",
-        "40",
-        "--out",
-        "run",
-        "-v",
-    ]
-    done = subprocess.run(again, cwd=folder, capture_output=True, text=True, check=True)
+    done = run_here(folder, "m.py", "--alphas", "1e-6,1e-5", "--steps", "40", "--out", "run", "-v")
+    assert done.returncode == 0, done.stderr
     assert "weights that remain, in %, at each alpha" in done.stdout
     assert "Verdict: " in done.stdout
 
@@ -150,7 +140,8 @@ def test_times_are_said_as_people_say_them():
     ]  # fmt: skip
 
 
-def test_ctrl_c_says_what_was_kept_and_how_to_go_on(tmp_path):
+@pytest.mark.filterwarnings("ignore:the guest is not happy")  # the model warns, and trains in this process
+def test_ctrl_c_says_what_was_kept_and_how_to_go_on(tmp_path, inline):
     slow = FILE.replace("    warnings.warn", "    import time; time.sleep(0.02)\n    warnings.warn")
     (tmp_path / "my net.py").write_text(slow)
     arguments = ["my net.py", "--alphas", "1e-6,1e-5", "--steps", "40", "--out", "run", "--jobs", "1", "--force"]
@@ -174,12 +165,6 @@ def test_ctrl_c_says_what_was_kept_and_how_to_go_on(tmp_path):
     command = re.search(r"^go on with: (.*)$", err, re.MULTILINE)
     assert command
     assert shlex.split(command[1]) == ["dst-analyze", *arguments[:-1], "--resume"]
-    again = subprocess.run(
-        [sys.executable, "-m", "dst_analyze", *shlex.split(command[1])[1:]],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    again = run_here(tmp_path, *shlex.split(command[1])[1:])
     assert again.returncode == 0, again.stderr
     assert "1 of them done already" in again.stderr

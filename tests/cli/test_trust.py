@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from commands import run_here
 from run_folders import make_run
 
 from dst_analyze.cli.main import main
@@ -47,17 +49,26 @@ FILES = {
 }
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, inline_module):
+    """A folder with a run in it, and the model that it is of; tests change copies of it."""
+    folder = tmp_path_factory.mktemp("swept")
+    (folder / "parts").mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    done = run_here(folder, "m.py", "--alphas", "1e-3,1e-2", "--steps", "6", "--alpha-scale", "1e5", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    (folder / "log").unlink()
+    return folder
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch, inline):
-    """A folder with a run in it, and the model that it is of."""
+def here(swept, tmp_path, monkeypatch):
+    """A copy of that folder, and the current one."""
+    shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "parts").mkdir()
-    for name, text in FILES.items():
-        Path(name).write_text(text)
-    assert main(["m.py", "--alphas", "1e-3,1e-2", "--steps", "6", "--alpha-scale", "1e5", "--out", "run"]) == 0
-    Path("log").unlink()
     return tmp_path
 
 
@@ -173,7 +184,7 @@ def test_what_is_named_by_a_module_or_lies_below_is_not_elsewhere(tmp_path, monk
 
 
 @pytest.mark.parametrize("leave", ["os._exit(3)", "from os import _exit; _exit(3)"])
-def test_a_model_that_ends_the_program_is_named(tmp_path, monkeypatch, capsys, leave):
+def test_a_model_that_ends_the_program_is_named(tmp_path, monkeypatch, capsys, inline, leave):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     Path("m.py").write_text(f"import os\nfrom torch import nn\n{leave}\nmodel = nn.Linear(64, 10)\n")

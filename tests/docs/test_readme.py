@@ -66,7 +66,7 @@ def test_python_runs_as_it_stands(block: Block, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, inline_module: pytest.MonkeyPatch) -> Path:
     """A folder with the model file of docs, weights for it, a run of it, and a slimmer architecture from that run."""
     folder = tmp_path_factory.mktemp("docs")
     (folder / "mymodel.py").write_text(MODEL_FILE.text)

@@ -348,15 +348,14 @@ def test_a_registration_that_workers_cannot_see_is_noticed(here: Path) -> None:
     assert "finds other layers to mask than the sweep: 2" in done.stdout + done.stderr
 
 
+# Ray starts its daemons with pipes and sockets that it leaves to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:subprocess .* is still running:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ray_workers_mask_what_the_model_file_registers(here: Path) -> None:
     pytest.importorskip("ray")
-    code = """
-        from dst_analyze import run_sweep
-        record = run_sweep("m.py", out="run", engine="ray", jobs=1, alphas=(1e-3,), steps=2, batch_size=16)
-        print(record.complete, sorted(set(record.frame["layer"])))
-    """
-    done = python(dedent(code))
-    assert "True ['1', '2', '4']" in done.stdout, done.stderr
+    record = run_sweep("m.py", out="run", engine="ray", jobs=1, alphas=(1e-3,), steps=2, batch_size=16)
+    assert record.complete
+    assert layers_trained(record) == {"1", "2", "4"}
 
 
 # --- entry points --------------------------------------------------------------------------------------------------

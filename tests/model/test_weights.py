@@ -87,7 +87,7 @@ def test_several_jobs_change_nothing(here):
     assert one.frame.equals(two.frame)
 
 
-def test_a_run_with_other_weights_is_not_resumed(here, capsys):
+def test_a_run_with_other_weights_is_not_resumed(here, capsys, inline):
     args = ["m.py", "--alphas", "1e-2,3e-2", "--steps", "20", "--jobs", "1", "--weights", "w.pt", "--out", "run"]
     assert main(args) == 0
     assert main(["slim", "run", "--target-params", "0.5"]) == 0
@@ -111,7 +111,7 @@ def test_a_run_with_other_weights_is_not_resumed(here, capsys):
         (lambda path: torch.save({**net().state_dict(), "x": torch.ones(1)}, path), r"x is \[1\] in the file, no such"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_before_training(here, tmp_path, capsys, make, said):
+def test_weights_that_do_not_fit_are_refused_before_training(here, tmp_path, capsys, make, said, inline):
     make(tmp_path / "other.pt")
     with pytest.raises(ModelError, match=said):
         plan_sweep("m.py", alphas=[1e-3], weights="other.pt", out="run")

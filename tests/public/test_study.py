@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import run_here
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -120,19 +121,11 @@ def test_rank_slim_report_and_compare_take_its_folder(tmp_path):
     assert (tmp_path / "run" / "plan.json").exists()
     assert "class " in (tmp_path / "run" / "slim_model.py").read_text()
     for command in (["rank", "run"], ["report", "run"], ["compare", "run", "again"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "dst_analyze", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
+        done = run_here(tmp_path, *command)
         assert done.returncode == 0, done.stderr
-    refused = command_line(tmp_path, "verify", "run")
+    refused = run_here(tmp_path, "verify", "run")
     assert refused.returncode == 2
     assert "only its program can rebuild" in refused.stderr
-
-
-def command_line(folder, *command):
-    return subprocess.run(
-        [sys.executable, "-m", "dst_analyze", *command], cwd=folder, capture_output=True, text=True, check=False
-    )
 
 
 MODEL_FILE = """
@@ -378,9 +371,7 @@ def test_scores_may_be_any_number(tmp_path, seeds):
         assert "Spare: the weights pruned at alpha 1e-6, the strongest alpha at no measurable loss of score" in said
         assert study.ranking.table["spare_words"].str.contains("at a score lower by 70").any()
     assert "score" in study.report().read_text()
-    shown = subprocess.run(
-        [sys.executable, "-m", "dst_analyze", "rank", tmp_path / "run"], capture_output=True, text=True, check=False
-    )
+    shown = run_here(tmp_path, "rank", "run")
     assert shown.returncode == 0, shown.stderr
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from commands import run_here
 from run_folders import make_run
 from runs import HOSTILE, add_plan, chain, made_run
 
@@ -420,15 +421,14 @@ def train_data():
 """
 
 
-def test_the_commands_of_the_page_make_the_run_again(tmp_path):
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+def test_the_commands_of_the_page_make_the_run_again(tmp_path, inline):
     for place in ("here", "there"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "net.py").write_text(MODEL)
 
     def run(command, place):
-        words = [sys.executable, "-m", "dst_analyze", *shlex.split(command)[1:]]
-        subprocess.run(words, cwd=tmp_path / place, env=env, check=True, capture_output=True)
+        done = run_here(tmp_path / place, *shlex.split(command)[1:])
+        assert done.returncode == 0, done.stderr
 
     run(
         "dst-analyze net.py --steps 30 --alphas 1e-3,1e-2 --lr 0.1 --jobs 1 --out reports/a --target-params 0.6", "here"

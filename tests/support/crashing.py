@@ -1,18 +1,15 @@
 """A model that kills, raises or waits where a test asks for it, and the command run on it in a process of its own."""
 
-import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import torch
-
-from dst_analyze.cli.main import main
+from commands import run_here
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PYTHONWARNINGS": "error"}
@@ -80,10 +77,9 @@ def finish_apart(folder, *args):
 def finish(folder, *args, code=0):
     """Run to the end from this process, with real workers; the events and what was said."""
     torch.manual_seed(0)  # some models below kill a process by its seed
-    with chdir(folder), redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        ended = main(["m.py", "--out", "run", "--json", *args])
-    assert ended == code, err.getvalue()
-    return events_of(out.getvalue()), err.getvalue()
+    done = run_here(folder, "m.py", "--out", "run", "--json", *args)
+    assert done.returncode == code, done.stderr
+    return events_of(done.stdout), done.stderr
 
 
 def events_of(out):

@@ -209,7 +209,7 @@ def test_data_that_do_not_fit_the_model_are_said_with_both_shapes(tmp_path):
     assert "[3, 32, 32]" in error.value.hint
 
 
-def test_from_the_command_line(tmp_path, monkeypatch, capsys):
+def test_from_the_command_line(tmp_path, monkeypatch, capsys, inline):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.py").write_text("from torch import nn\nmodel = nn.Sequential(nn.Flatten(), nn.Linear(144, 10))\n")
     data = npz(tmp_path, x=IMAGES, y=LABELS)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import run_here
 from crashing import ENV, events_of, events_until, finish, gone, killing, start, trials_of, write
 from proofs import plan_of, scores
 from run_folders import files_of
@@ -57,12 +58,10 @@ def cluster():
 
 @pytest.fixture
 def nodes(cluster):
-    """Two nodes with a CPU each."""
-    added = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    yield added
-    for node in added:
-        if node in cluster.worker_nodes:
-            cluster.remove_node(node, allow_graceful=False)
+    """Two nodes with a CPU each; those that the test before has left are used again."""
+    while len(cluster.worker_nodes) < 2:
+        cluster.add_node(num_cpus=1)
+    return [*cluster.worker_nodes]
 
 
 @pytest.fixture
@@ -77,7 +76,7 @@ def model(tmp_path, monkeypatch):
     return sweep
 
 
-def test_a_ray_of_this_machine_gives_the_same_bytes_and_is_gone_afterwards(tmp_path, warm):
+def test_a_ray_of_this_machine_gives_the_same_bytes_and_is_gone_afterwards(tmp_path, inline):
     write(tmp_path)
     process = start(tmp_path, *ARGS, *RAY, "--jobs", "2")
     out, err = process.communicate(timeout=120)
@@ -114,58 +113,16 @@ def example_inputs():
 """
 
 
-def test_a_file_that_trains_itself_gives_the_same_bytes_on_ray(tmp_path):
+def test_a_file_that_trains_itself_gives_the_same_bytes_on_ray(tmp_path, cluster, nodes, inline):
     write(tmp_path)
     (tmp_path / "m.py").write_text((tmp_path / "m.py").read_text() + OWN_LOOP)
-    args = ("--alphas", "1e-6,1e-5", "--jobs", "1")
-    process = start(tmp_path, *args, *RAY)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert [event["event"] for event in events_of(out)].count("trial_finished") >= 2
+    args = ("--alphas", "1e-5", "--jobs", "1")
+    events, _ = finish(tmp_path, *args, *RAY, "--ray-address", cluster.address)
+    assert [event["event"] for event in events].count("trial_finished") >= 2
     there = trials_of(files_of(tmp_path / "run"), 0)
     finish(tmp_path, *args, "--force")
     assert there
     assert trials_of(files_of(tmp_path / "run"), 0) == there
-
-
-def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, nodes, model):
-    heard, trained = [], set()
-
-    def listen(event):
-        heard.append(event)
-        if isinstance(event, TrialStep):
-            trained.add(event.trial)
-        if len(trained) == 2 and len(cluster.worker_nodes) == 2:  # one on each node
-            cluster.remove_node(nodes[0], allow_graceful=False)
-
-    record = model("time.sleep(0.05)", ray_address=cluster.address, listener=listen)
-    assert record.complete
-    assert len(cluster.worker_nodes) == 1
-    (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
-    assert retried.trial in trained
-    assert "node" in retried.reason
-    trials = trials_of(files_of(tmp_path / "run"), 0)
-    assert trials
-    assert trials.items() <= whole.items()
-    assert not ray.is_initialized()
-
-
-def test_without_any_node_left_it_ends_and_can_be_resumed(tmp_path, cluster, nodes, model, monkeypatch):
-    monkeypatch.setattr("dst_analyze.sweep.engines.ray_engine.PATIENCE", 1.0)
-    heard = []
-
-    def listen(event):
-        heard.append(event)
-        if isinstance(event, TrialStep):
-            for node in [node for node in nodes if node in cluster.worker_nodes]:
-                cluster.remove_node(node, allow_graceful=False)
-
-    with pytest.raises(DstError, match="no node left") as error:
-        model("time.sleep(0.05)", ray_address=cluster.address, listener=listen)
-    assert "--resume" in error.value.hint
-    assert any(isinstance(event, Notice) and "waiting" in event.text for event in heard)
-    with pytest.raises(OptionError, match="no node of the Ray cluster has a CPU"):
-        model("time.sleep(0.05)", ray_address=cluster.address, resume=True)
 
 
 def test_a_killed_worker_is_tried_once_more_in_a_ray_that_is_there_already(tmp_path, whole, cluster, nodes, model):
@@ -193,6 +150,46 @@ def test_a_cluster_proves_what_this_process_proves(tmp_path, monkeypatch, cluste
     with Workers(engine="ray", ray_address=cluster.address).started(task, None) as workers:
         there = verify_task_plan(task, plan, seeds=1, engine=workers)
     assert scores(there) == scores(verify_task_plan(task, plan, seeds=1))
+
+
+def test_a_lost_node_is_a_trial_that_runs_elsewhere(tmp_path, whole, cluster, nodes, model):
+    heard, trained = [], set()
+
+    def listen(event):
+        heard.append(event)
+        if isinstance(event, TrialStep):
+            trained.add(event.trial)
+        if len(trained) == 2 and len(cluster.worker_nodes) == 2:  # one on each node
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+    record = model("time.sleep(0.05)", seeds=1, ray_address=cluster.address, listener=listen)
+    assert record.complete
+    assert len(cluster.worker_nodes) == 1
+    (retried,) = [event for event in heard if isinstance(event, TrialRetried)]
+    assert retried.trial in trained
+    assert "node" in retried.reason
+    trials = trials_of(files_of(tmp_path / "run"), 0)
+    assert trials
+    assert trials.items() <= whole.items()
+    assert not ray.is_initialized()
+
+
+def test_without_any_node_left_it_ends_and_can_be_resumed(tmp_path, cluster, nodes, model, monkeypatch):
+    monkeypatch.setattr("dst_analyze.sweep.engines.ray_engine.PATIENCE", 1.0)
+    heard = []
+
+    def listen(event):
+        heard.append(event)
+        if isinstance(event, TrialStep):
+            for node in [node for node in nodes if node in cluster.worker_nodes]:
+                cluster.remove_node(node, allow_graceful=False)
+
+    with pytest.raises(DstError, match="no node left") as error:
+        model("time.sleep(0.05)", jobs=1, ray_address=cluster.address, listener=listen)
+    assert "--resume" in error.value.hint
+    assert any(isinstance(event, Notice) and "waiting" in event.text for event in heard)
+    with pytest.raises(OptionError, match="no node of the Ray cluster has a CPU"):
+        model("time.sleep(0.05)", ray_address=cluster.address, resume=True)
 
 
 @pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGINT, 130, ["interrupted"]), (signal.SIGTERM, 143, [])])
@@ -311,12 +308,12 @@ def test_an_address_is_for_ray(tmp_path, monkeypatch, capsys):
     assert "hint: add --engine ray" in capsys.readouterr().err
 
 
-def test_without_ray_there_is_a_hint(tmp_path):
+def test_without_ray_there_is_a_hint(tmp_path, monkeypatch, inline):
     write(tmp_path)
-    code = "import sys; sys.modules['ray'] = None; from dst_analyze.cli.main import main; print(main(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "m.py", *RAY], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout == "2\n"
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.delitem(sys.modules, "dst_analyze.sweep.engines.ray_engine", raising=False)
+    monkeypatch.delattr("dst_analyze.sweep.engines.ray_engine", raising=False)
+    done = run_here(tmp_path, "m.py", *RAY)
+    assert (done.returncode, done.stdout) == (2, "")
     assert "error: Ray is not installed" in done.stderr
     assert "hint: pip install 'dst-analyze[ray]'" in done.stderr
