@@ -15,6 +15,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # its workers would wait for all other tests
 
+import gc
 import shutil
 from collections.abc import Iterator
 
@@ -86,3 +87,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of the slowest files first, those of a file together."""
     places = {name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what is imported by now: it stays to the end, and each collection of garbage would walk over it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Give it back: at the end of the process Triton reports as leaked what is not collected."""
+    gc.unfreeze()

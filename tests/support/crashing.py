@@ -35,7 +35,7 @@ def loss(outputs, batch):
 # Kills the worker of one trial, or of a warm-up; of which one, the initial weights of its seed tell.
 KILL = """import pathlib, traceback
 inside = {call.name for call in traceback.extract_stack()}
-if torch.initial_seed() == 1 and outputs.requires_grad and '{inside}' in inside:
+if torch.initial_seed() == {seed} and outputs.requires_grad and '{inside}' in inside:
     tries = pathlib.Path('tries')
     tries.write_text(tries.read_text() + 'x' if tries.exists() else 'x')
     if len(tries.read_text()) <= {times}:
@@ -116,9 +116,9 @@ def events_until(process, wanted):
     raise AssertionError(process.stderr.read())
 
 
-def killing(inside, times):
-    """What kills a worker so many times while it is inside of a function."""
-    return KILL.replace("{inside}", inside).replace("{times}", str(times))
+def killing(inside, times, *, seed=1):
+    """What kills a worker of a seed so many times while it is inside of a function."""
+    return KILL.replace("{inside}", inside).replace("{times}", str(times)).replace("{seed}", str(seed))
 
 
 def trials_of(files, seed):
