@@ -1,5 +1,6 @@
 """Proportions: which channels are too many for the rest of a network."""
 
+import itertools
 import math
 
 import pytest
@@ -18,7 +19,7 @@ from dst_analyze.slimming.planning.proportions import width_excess
 def excess(widths, densities, inputs=16):
     """Return the excess of each hidden layer of a perceptron."""
     sizes = [inputs, *widths, 4]
-    layers = [layer for pair in zip(sizes, sizes[1:], strict=False) for layer in (nn.Linear(*pair), nn.ReLU())]
+    layers = [layer for pair in itertools.pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
     traced = trace_model(nn.Sequential(*layers[:-1]), torch.zeros(2, inputs))
     coupling = couple_channels(traced)
     groups = coupling.removable

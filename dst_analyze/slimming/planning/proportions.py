@@ -32,7 +32,7 @@ def width_excess(groups: Sequence[Group], evidence: Evidence, cost: Cost) -> dic
         def wanted(generosity: float, shares: dict[str, float] = shares) -> dict[str, float]:
             return {group.name: max(1.0, generosity * group.width * shares[group.name]) for group in groups}
 
-        found = wanted(largest_fitting(lambda generosity: cost.of(wanted(generosity)) <= whole))  # noqa: B023
+        found = wanted(largest_fitting(lambda generosity: cost.of(wanted(generosity)) <= whole))
         # Damped, as the prices of two groups that depend on each other would otherwise oscillate.
         widths = {name: math.sqrt(width * found[name]) for name, width in widths.items()}
     logs = {group.name: math.log(group.width / widths[group.name]) for group in groups}

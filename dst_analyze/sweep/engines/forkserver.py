@@ -14,9 +14,9 @@ from typing import Any
 # A server process imports torch once and forks a worker per trial. It runs no torch code and holds no locks, so forking
 # it is safe; forking a process in which torch has used its threads is not.
 _FORKSERVER = "forkserver" in multiprocessing.get_all_start_methods()
-WAITING_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Lets threads that wait for each other sleep: by default they spin, and on a busy machine take the core from the one
-that they wait for, which made steps 15 times as long (docs/experiments/cost.md, Threads). Read as torch is imported."""
+WAITING_THREADS = {"GOMP_SPINCOUNT": "5000"}
+"""Lets threads that wait for each other sleep soon: by default they spin for long, and on a busy machine take the
+core from the one that they wait for (docs/experiments/cost.md, Threads). Read as torch is imported."""
 _SERVER_SETTINGS = {"PYTHONSAFEPATH": "1", **WAITING_THREADS}
 _SET = "DST_ANALYZE_SET"  # names the settings that the user's environment did not have
 
