@@ -1,17 +1,18 @@
 """Networks with a flaw: does the plain sweep find it, what does it suggest, and does the suggestion hold?
 
-    OMP_NUM_THREADS=1 python experiments/flaws.py [--only stem,gru] [--seeds 5] [--twins 2] [--runs DIR] [--table]
+    OMP_NUM_THREADS=1 python experiments/flaws.py [--only stem,gru] [--seeds 5] [--twins 5] [--runs DIR] [--table]
     OMP_NUM_THREADS=1 python experiments/flaws.py --prove [--proof-seeds 5] [--proof-steps 1500]
     OMP_NUM_THREADS=1 python experiments/flaws.py --sizes [--proof-seeds 3]
 
 Each file of experiments/flaws is a small net as people draw them, flawed by default; its twin, built by another
 argument, is repaired. Every net is swept as `dst-analyze FILE --alphas 1e-7,1e-6,1e-5` does, one seed a run, and ranked
 and slimmed by the defaults. Runs are kept and not repeated; they are read again by today's rules each time. Shown, over
-seeds: the flawed layers' place at the head of the ranking, their label, and the suggested width of the flaw at the
-default target and at the twin's size. ``--prove`` trains the suggestion of seed 0 at the twin's parameters beside
-rivals of as many parameters, and of as many MACs; each training is a line of results/flaws_proof.jsonl. ``--sizes``
-trains the suggestions of flawed nets and twins at the size that the sweep's masks let one expect, by several powers of
-the share of single weights that is left at no loss (slimming/planning/target.py); results/flaws_sizes.jsonl.
+seeds: the flawed layers' place at the head of the ranking, their label, their excess, and the suggested width of the
+flaw at the default target and at the twin's size. ``--prove`` trains the suggestion of seed 0 at the twin's
+parameters beside rivals of as many parameters, and of as many MACs; each training is a line of
+results/flaws_proof.jsonl. ``--sizes`` trains the suggestions of flawed nets and twins at the size that the sweep's
+masks let one expect, by several powers of the share of single weights that is left at no loss
+(slimming/planning/target.py); results/flaws_sizes.jsonl.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,8 @@ def reading(name: str, kind: str, seed: int, runs: Path) -> dict[str, Any]:
     }  # fmt: skip
     default = suggest_widths(task.traced, ranking, coupling=coupling)
     row |= {"asked": default.asked, "reached": rounded(default.reached), "widths": widths(default)}
+    row |= {"excess": {group.group: round(group.excess, 2) for group in default.groups if group.excess}}
+    row |= {"too_wide": [group.group for group in default.too_wide]}
     if kind == "flawed":
         share = twin_share(name, task, runs)
         row |= {"twin_share": round(share, 4)}
@@ -129,6 +132,11 @@ ORDERS: dict[str, Callable[[pd.DataFrame], pd.Series]] = {
     "initial weights": lambda table: table["null_redundancy"],
     "depth": lambda table: table["position"],
 }
+
+
+def called(row: dict[str, Any]) -> bool:
+    """True if one of the flaw's layers is called redundant."""
+    return any(row["labels"].get(layer) == "redundant" for layer in FLAWS[row["net"]].layers)
 
 
 def heads(ranking: Ranking, order: str) -> str:
@@ -231,21 +239,38 @@ def add(path: Path, row: dict[str, Any]) -> None:
 
 
 def show_found(rows: list[dict[str, Any]]) -> None:
-    print("| flaw | runs | at the head: sweep | size | initial weights | depth | called redundant | suggested | twin |")
+    print("| flaw | runs | at the head: sweep | size | initial weights | depth | redundant | too wide | excess |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, flaw in FLAWS.items():
         mine = [row for row in rows if row["net"] == name and row["kind"] == "flawed"]
         if not mine:
             continue
         head = " | ".join(str(sum(row["heads"][order] for row in mine)) for order in ORDERS)
-        called = sum(any(row["labels"][layer] == "redundant" for layer in flaw.layers) for row in mine)
-        found = ", ".join(str(row["widths"].get(flaw.group, "")) for row in mine) if flaw.group else ""
-        print(f"| {flaw.about} | {len(mine)} | {head} | {called} | {found} | {flaw.twin if flaw.group else ''} |")
-    print("\n| twin | runs | labels of the layers that are flawed in the other |\n|---|---|---|")
+        redundant = sum(map(called, mine))
+        wide = sum(bool(flawed_groups(name, row["too_wide"])) for row in mine)
+        excess = [max(row["excess"][group] for group in flawed_groups(name, row["excess"])) for row in mine]
+        print(f"| {flaw.about} | {len(mine)} | {head} | {redundant} | {wide} | {numbers(excess)} |")
+    print("\n| flaw | at the twin's size | at the default size | twin |\n|---|---|---|---|")
+    for name, flaw in FLAWS.items():
+        mine = [row for row in rows if row["net"] == name and row["kind"] == "flawed"]
+        if flaw.group:
+            at = [numbers([row[size][flaw.group] for row in mine]) for size in ("twin_widths", "widths")]
+            print(f"| {flaw.about} | {at[0]} | {at[1]} | {flaw.twin} |")
+    print("\n| twin | runs | called redundant | any group too wide | largest excess |\n|---|---|---|---|---|")
     for name, flaw in FLAWS.items():
         mine = [row for row in rows if row["net"] == name and row["kind"] == "twin"]
-        said = ["/".join(row["labels"].get(layer, "-") for layer in sorted(flaw.layers)) for row in mine]
-        print(f"| {name} | {len(mine)} | {'; '.join(said)} |")
+        redundant, wide = sum(map(called, mine)), sum(bool(row["too_wide"]) for row in mine)
+        excess = [max(row["excess"].values()) for row in mine]
+        print(f"| {flaw.about} | {len(mine)} | {redundant} | {wide} | {numbers(excess)} |")
+
+
+def flawed_groups(name: str, groups: Iterable[str]) -> list[str]:
+    """Return those of some groups that the flaw of a net makes too wide."""
+    return [group for group in groups if group == FLAWS[name].group or group in FLAWS[name].layers]
+
+
+def numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
 
 
 def show_proofs(rows: list[dict[str, Any]]) -> None:
@@ -276,7 +301,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("reports/flaws"))
     parser.add_argument("--only", default=",".join(FLAWS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--twins", type=int, default=2, help="seeds of the repaired twins")
+    parser.add_argument("--twins", type=int, default=5, help="seeds of the repaired twins")
     parser.add_argument("--prove", action="store_true")
     parser.add_argument("--proof-seeds", type=int, default=5)
     parser.add_argument("--proof-steps", type=int, default=1500)

@@ -31,11 +31,10 @@ def rivals(
     budgets = {name: {name: plan.reached[name]} for name in ("params", "macs")}
     layers = [layer.name for layer in traced.layers]
 
-    def thinned(evidence: Any, rule: str = plan.rule, name: str = axis) -> SlimPlan:
-        return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=budgets[name])
+    def thinned(evidence: Any, rule: str = plan.rule) -> SlimPlan:
+        return plan_widths(traced, coupling, evidence, rule=rule, limits=limits, asked=budgets[axis])
 
-    yield "uniform, parameters", thinned(equal, "density", "params")
-    yield "uniform, MACs", thinned(equal, "density", "macs")
+    yield from uniform_rivals(task, coupling, plan)
     yield "initial weights", thinned(null_evidence(coupling, record))
     yield "depth", thinned(by_order(coupling, layers))
     by_size = sorted(traced.layers, key=lambda layer: layer.params)
@@ -49,6 +48,14 @@ def rivals(
             "torch-pruning",
             plan_of(traced, coupling, widths, equal, rule="torch-pruning", asked=budgets[axis], limits=limits),
         )
+
+
+def uniform_rivals(task: Task, coupling: Coupling, plan: SlimPlan) -> Iterator[tuple[str, SlimPlan]]:
+    """Yield the nets of one share of all channels with as many parameters as a plan, and with as many MACs."""
+    for name, axis in (("uniform, parameters", "params"), ("uniform, MACs", "macs")):
+        asked = {axis: plan.reached[axis]}
+        equal = equal_evidence(coupling)
+        yield name, plan_widths(task.traced, coupling, equal, rule="density", limits=plan.limits, asked=asked)
 
 
 def random_rival(task: Task, coupling: Coupling, plan: SlimPlan, axis: str, seed: int) -> SlimPlan:

@@ -5,8 +5,7 @@
 
 Each net of `NETS` is swept by the plain command without a flag; the run is kept and not repeated. At each size of
 `SIZES` the suggestion by the default rule is trained from scratch beside rivals of that size (experiments/rivals.py)
-with the same seeds: same data in the same order, so that differences are paired. *quick* is what `--quick` suggests,
-*magnitude* the rival of `verify`. Each training is a line of
+with the same seeds: same data in the same order, so that differences are paired. Each training is a line of
 results/wins.jsonl; what stands there is not repeated. Seeds are the outer loop: stopped at any time, all nets have as
 many. A rival of the very same widths as one before it has its scores (``like``).
 """
@@ -20,24 +19,23 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from rivals import random_rival, rivals
+from rivals import random_rival, rivals, uniform_rivals
 from scipy import stats
 from showcase import RUNS
 from slim_proof import forget_trained, score_of
 
 from dst_analyze import couple_channels, rank_layers, read_run, suggest_widths
 from dst_analyze.channels.groups import Coupling
-from dst_analyze.slimming.planning.evidence import sweep_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.plan_widths import plan_widths
-from dst_analyze.slimming.planning.ranked import ranked_layers
+from dst_analyze.slimming.proof.candidates import LONGER_DENSE
+from dst_analyze.slimming.proof.trainings import CandidateRun, train_and_score
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task
@@ -46,11 +44,9 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results/wins.jsonl"
 NETS = ("lenet-5", "small-vit", "resnet-14", "vgg-16-narrow")
 SIZES = ("params=0.1", "macs=0.25", "params=0.25", "params=0.5")
-EXPECTED = "expected"
-"""The default size, which has no rivals but the dense net: is it enough?"""
+EXPECTED, ON_BOTH = "expected", "expected on both axes"
+"""The default size, and the same share of parameters and MACs alike: is it enough? Rivals are the uniform nets."""
 SUGGESTION, RANDOM = "suggestion", "random"
-POWERS = (0.5, 0.0)
-"""What the densities of the suggestion's evidence are also raised to: softer, and none."""
 LEVEL = 0.5
 """Points of accuracy: an interval of a difference inside them is level."""
 
@@ -70,22 +66,24 @@ class Proof:
         yield "all", "dense", None
         for size, plans in self.plans.items():
             for name, plan in plans.items():
-                if (size, name) not in self.like:
+                if (size, name) not in self.like and plan.reached["params"] < 1:
                     yield size, name, plan
-            if size == EXPECTED:
+            if size in (EXPECTED, ON_BOTH):
                 continue
             axis = size.split("=")[0]
             yield size, RANDOM, random_rival(self.task, self.coupling, plans[SUGGESTION], axis, seed)
+        if seed == 0:
+            yield "all", LONGER_DENSE.name, None
 
 
 def arguments_of(name: str, data: str) -> list[str]:
     return shlex.split(RUNS[name].format(data=data))
 
 
-def made(name: str, options: argparse.Namespace, *flags: str) -> Path:
-    """Return the run folder of a net, made by the plain command or with a flag."""
-    folder = options.runs / "".join([name, *flags])
-    words = [*arguments_of(name, options.data), *flags, "--out", str(folder)]
+def made(name: str, options: argparse.Namespace) -> Path:
+    """Return the run folder of a net, made by the plain command."""
+    folder: Path = options.runs / name
+    words = [*arguments_of(name, options.data), "--out", str(folder)]
     if not (folder / "report.html").exists():
         again = ["--resume"] if (folder / "manifest.json").exists() else []
         subprocess.run([sys.executable, "-m", "dst_analyze", *words, *again], check=True, cwd=HERE.parent)
@@ -108,26 +106,21 @@ def task_of(name: str, options: argparse.Namespace) -> Task:
 def proof_of(name: str, options: argparse.Namespace) -> Proof:
     record, task = read_run(made(name, options)), task_of(name, options)
     ranking, coupling = rank_layers(record), couple_channels(task.traced)
-    evidence = sweep_evidence(coupling, record, ranked_layers(ranking))
-    quick = rank_layers(read_run(made(name, options, "--quick")))
     forget_trained()
     found = Proof(name, task, coupling, {})
     for size in options.sizes.split(","):
-        if size == EXPECTED:
-            found.plans[size] = {SUGGESTION: suggest_widths(task.traced, ranking, coupling=coupling)}
+        if size in (EXPECTED, ON_BOTH):
+            plan = suggest_widths(task.traced, ranking, coupling=coupling)
+            if size == ON_BOTH:
+                share = plan.asked["params"]
+                plan = suggest_widths(task.traced, ranking, coupling=coupling, target_params=share, target_macs=share)
+            found.plans[size] = {SUGGESTION: plan, **dict(uniform_rivals(task, coupling, plan))}
             continue
         axis, share = size.split("=")
         target: dict[str, Any] = {f"target_{axis}": float(share)}
         plan = suggest_widths(task.traced, ranking, coupling=coupling, **target)
         plans = {SUGGESTION: plan, **dict(rivals(task, coupling, record, plan, axis))}
         plans.pop("size")  # experiments/flaws.py has it
-        for power in POWERS:
-            soft = {name: replace(each, density=each.density**power) for name, each in evidence.items()}
-            plans[f"evidence to the power {power:g}"] = plan_widths(
-                task.traced, coupling, soft, rule=plan.rule, limits=plan.limits, asked={axis: float(share)}
-            )
-        asked: dict[str, Any] = {f"target_{axis}": plan.reached[axis]}
-        plans["quick"] = suggest_widths(task.traced, quick, coupling=coupling, **asked)
         first: dict[str, str] = {}
         for rival, each in plans.items():
             like = first.setdefault(json.dumps(widths(each)), rival)
@@ -152,7 +145,11 @@ def prove(proof: Proof, seed: int, models: str) -> None:
         if any((key | made).items() <= row.items() for row in known):
             continue
         with torch_threads(proof.task.threads):
-            score = score_of(proof.task, proof.coupling, name, plan, seed)
+            if name == LONGER_DENSE.name:
+                run = CandidateRun(LONGER_DENSE, seed, coupling=proof.coupling)
+                score = train_and_score(proof.task, proof.coupling, run).score
+            else:
+                score = score_of(proof.task, proof.coupling, name, plan, seed)
         shares = {} if plan is None else {axis: round(plan.reached[axis], 4) for axis in ("params", "macs")}
         add({**key, **made, **shares, "steps": proof.task.steps, "score": score})
     for (size, name), like in proof.like.items() if models == "*" else ():
@@ -185,8 +182,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     frame = pd.DataFrame(rows)
     if frame.empty:
         return
-    whole = (frame["params"] == 1) & (frame["model"] != "dense")  # Torch-Pruning prunes no attention of this form
-    frame = frame[(frame["size"] != EXPECTED) & ~whole].copy()
+    longer = frame["model"] == LONGER_DENSE.name
+    frame = frame[~frame["size"].isin([EXPECTED, ON_BOTH]) & ~longer].copy()
     frame["score"] = 100 * frame["score"].astype(float)
     dense = frame[frame["model"] == "dense"].drop(columns="size").merge(pd.DataFrame({"size": SIZES}), how="cross")
     frame = pd.concat([frame[frame["model"] != "dense"], dense])
@@ -204,18 +201,27 @@ def show(rows: list[dict[str, Any]]) -> None:
     rows_of["behind"] = (mean + half < 0).sum()
     print("\nover rows: mean and its standard error, least, rows ahead, level, behind\n" + rows_of.round(2).to_string())
     show_expected(rows)
+    show_longer(rows)
     scores = pairs.groupby(["net", "size"]).mean().round(2)
     print("\naccuracy, mean over seeds\n" + scores.T.to_string())
 
 
+def show_longer(rows: list[dict[str, Any]]) -> None:
+    """Print what the dense net of the first seed reaches, and what it reaches in a longer training."""
+    first = pd.DataFrame([row for row in rows if row["size"] == "all" and row["seed"] == 0])
+    print("\ndense, and trained longer\n" + first.pivot_table(index="net", columns="model", values="score").to_string())
+
+
 def show_expected(rows: list[dict[str, Any]]) -> None:
-    """Print points of accuracy of the suggestion at its default size above the dense net."""
-    frame = pd.DataFrame([row for row in rows if row["size"] in ("all", EXPECTED)])
-    pairs = frame.assign(score=100 * frame["score"]).pivot_table(index=["net", "seed"], columns="model", values="score")
-    if SUGGESTION in pairs:
-        lost = (pairs[SUGGESTION] - pairs["dense"]).dropna().groupby("net")
-        kept = frame[frame["size"] == EXPECTED].groupby("net")["params"].first()
-        print("\nat the expected size\n" + lost.agg(["mean", "sem", "count"]).round(2).assign(kept=kept).to_string())
+    """Print points of accuracy of the suggestion at its default sizes above the dense net and the uniform ones."""
+    frame = pd.DataFrame(rows).assign(score=lambda frame: 100 * frame["score"].astype(float))
+    dense = frame[frame["model"] == "dense"].set_index(["net", "seed"])["score"]
+    for size, found in frame[frame["size"].isin([EXPECTED, ON_BOTH])].groupby("size"):
+        pairs = found.pivot_table(index=["net", "seed"], columns="model", values="score").join(dense.rename("dense"))
+        lead = pairs.rsub(pairs[SUGGESTION], axis=0).drop(columns=SUGGESTION).groupby("net")
+        kept = found[found["model"] == SUGGESTION].groupby("net")[["params", "macs"]].first()
+        table = lead.mean().map("{:+.2f}".format) + lead.sem().map(" ± {:.2f}".format)
+        print(f"\n{size}\n" + table.assign(seeds=lead.size()).join(kept).to_string())
 
 
 def main() -> None:
