@@ -37,7 +37,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.slimming.planning.evidence import equal_evidence
 from dst_analyze.slimming.planning.plan_types import SlimPlan
 from dst_analyze.slimming.planning.plan_widths import plan_of
-from dst_analyze.slimming.planning.target import alpha_results
+from dst_analyze.slimming.planning.target import POWER, alpha_results
 from dst_analyze.sweep.engines.resources import torch_threads
 from dst_analyze.sweep.planning.plan import plan_sweep
 from dst_analyze.sweep.training.trial import Task
@@ -211,11 +211,12 @@ def try_sizes(name: str, kind: str, options: argparse.Namespace) -> None:
         return
     task = plan_sweep(**build_options(name, kind), alphas=ALPHAS, seeds=(0,), out=options.runs / "none").task
     coupling, left, known = couple_channels(task.traced), min(free), read(SIZES)
-    for power in (None, *POWERS):
-        plan, key = None, {"net": name, "kind": kind, "left": round(left, 4), "power": power}
+    for power, axes in ((None, 0), *((power, 1) for power in POWERS), (POWER, 2)):
+        plan, key = None, {"net": name, "kind": kind, "left": round(left, 4), "power": power, "axes": axes}
         if power is not None:
             share = min(max(left**power, 0.02), 0.98)
-            plan = suggest_widths(task.traced, ranking, coupling=coupling, target_params=share)
+            targets = {"target_params": share, **({"target_macs": share} if axes == 2 else {})}
+            plan = suggest_widths(task.traced, ranking, coupling=coupling, **targets)
             key |= {"reached": rounded(plan.reached), "widths": widths(plan)}
         for seed in range(options.proof_seeds):
             if any((key | {"seed": seed}).items() <= row.items() for row in known):
@@ -290,9 +291,10 @@ def show_sizes(rows: list[dict[str, Any]]) -> None:
     if frame.empty:
         return
     frame = frame.assign(power=frame["power"].fillna(0), score=100 * frame["score"])
-    pairs = frame.pivot_table(index=["net", "kind", "left", "seed"], columns="power", values="score")
-    lost = pairs.sub(pairs[0.0], axis=0).drop(columns=0.0).groupby(["net", "kind", "left"])
-    print("\npoints of accuracy above the dense net at the share left to a power, mean ± standard error of the pairs")
+    pairs = frame.pivot_table(index=["net", "kind", "left", "seed"], columns=["axes", "power"], values="score")
+    lost = pairs.sub(pairs[0, 0.0], axis=0).drop(columns=[(0, 0.0)]).groupby(["net", "kind", "left"])
+    print("\npoints of accuracy above the dense net at the share left to a power, of the parameters or of both axes,")
+    print("mean ± standard error of the pairs")
     print((lost.mean().round(2).astype(str) + " ± " + lost.sem().round(2).astype(str)).to_string())
 
 

@@ -66,7 +66,7 @@ class GroupWidth(Json):
     layers: tuple[str, ...]
     width: Amount
     new_width: Amount
-    excess: Number | None = None  # times as wide as in a balanced network, relative to the typical group
+    excess: Number | None = None  # times as wide as in proportion to the other groups
 
 
 class SuggestedSize(Json):

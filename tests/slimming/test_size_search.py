@@ -71,7 +71,7 @@ def test_smaller_sizes_are_tried_while_they_are_level(tmp_path, task):
     )
     told = [event.text for event in heard if isinstance(event, Notice)]
     assert told[0].endswith("6 to 60 trainings of 10 steps: about 3 min, about 30 min at most")
-    assert "10 % of the parameters is below the dense model, 3 seeds" in told
+    assert "a size of 10 % is below the dense model, 3 seeds" in told
     dense = [event.seed for event in heard if isinstance(event, CandidateTrained) and event.contender == "dense"]
     assert dense == sorted(set(dense))  # once for all sizes
 
@@ -116,7 +116,7 @@ def test_the_whole_job_proves_the_size_that_it_finds(tmp_path, monkeypatch, caps
     said = capsys.readouterr()
     plan = SlimPlan.load("run/plan.json")
     assert plan.target.basis == "proof"
-    assert plan.asked == {"params": plan.target.share}
+    assert plan.asked == {"params": plan.target.share, "macs": plan.target.share}
     assert "the search for the smallest size that is level: 4 to " in said.err
     assert plan.target.sentence in said.err
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())

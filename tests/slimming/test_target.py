@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_sweeps import FILE, TEST, TRAIN, mlp
+from torch import nn
 
-from dst_analyze import rank_layers, suggest_widths, trace_model
+from dst_analyze import couple_channels, rank_layers, suggest_widths, trace_model
 from dst_analyze.cli.main import main
 from dst_analyze.errors import OptionError
 from dst_analyze.ranking.result import Ranking
@@ -24,6 +26,7 @@ from dst_analyze.slimming.planning.target import (
     alpha_results,
     expected_target,
 )
+from dst_analyze.slimming.proof.candidates import Candidates
 from dst_analyze.sweep.run_sweep import run_sweep
 
 
@@ -47,7 +50,7 @@ def test_bounds_and_what_is_done_without_a_free_alpha_or_a_score():
     unknown = expected_target(results((1e-6, 0.4, np.nan, False)))
     assert (lost.basis, unknown.basis, expected_target([]).basis) == ("no free alpha", "no score", "no score")
     assert lost.share == unknown.share == FALLBACK
-    assert lost.sentence == "50 % of the parameters is a default, as no alpha kept the dense model's score."
+    assert lost.sentence == "50 % is a default, as no alpha kept the dense model's score."
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=5))
@@ -82,7 +85,7 @@ def test_the_default_is_the_expectation_and_says_so(sweep):
     expected = expected_target(alpha_results(ranking))
     plan = suggest_widths(traced, ranking, round_to=1)
     assert plan.target == expected
-    assert plan.asked == {"params": expected.share}
+    assert plan.asked == {"params": expected.share, "macs": expected.share}
     assert plan.reached["params"] == pytest.approx(expected.share, abs=0.02)
     assert suggest_widths(traced, ranking, round_to=1, target="auto") == plan
     assert SlimPlan.model_validate_json(plan.as_bytes()) == plan
@@ -133,3 +136,46 @@ def test_terminal_report_verdict_and_summary_tell_the_same_size(tmp_path, monkey
     assert main(["slim", "run", "--target", "auto", "--round-to", "1"]) == 0
     assert SlimPlan.load("run/plan.json").sha256 == before
     assert write_report("run").read_text() == page
+
+
+@pytest.fixture(scope="module")
+def convolutions():
+    """A net whose first layers have the MACs, and whose last one has the parameters."""
+    torch.manual_seed(0)
+    early = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU()]
+    model = nn.Sequential(*early, nn.Flatten(), nn.Linear(1024, 128), nn.ReLU(), nn.Linear(128, 10))
+    traced = trace_model(model, torch.zeros(2, 1, 8, 8))
+    ratios = {"layer": ["0", "2", "5", "7"] * 2, "alpha": [1.0] * 4 + [2.0] * 4, "remaining": [0.8, 0.7, 0.2, 0.9] * 2}
+    return traced, rank_layers(pd.DataFrame(ratios))
+
+
+def test_a_size_that_nobody_asked_for_holds_for_parameters_and_macs(convolutions):
+    plan = suggest_widths(*convolutions, round_to=1)
+    assert plan.asked == {"params": FALLBACK, "macs": FALLBACK}
+    assert plan.decisive == "macs"
+    assert plan.reached["macs"] == pytest.approx(FALLBACK, rel=0.05)
+    assert plan.reached["params"] < 0.9 * FALLBACK
+    assert plan.size_reason.startswith(f"{plan.target.clause}, here of the MACs")
+    alone = suggest_widths(*convolutions, round_to=1, target_params=FALLBACK)
+    assert (alone.decisive, "MACs" in alone.size_reason) == ("params", False)
+    assert alone.reached["macs"] > plan.reached["macs"]
+
+
+def test_both_sizes_that_were_asked_for_are_named(convolutions):
+    plan = suggest_widths(*convolutions, round_to=1, target_params=0.6, target_macs=0.5)
+    assert plan.size_reason.startswith("60 % of the parameters and 50 % of the MACs was asked for")
+    assert plan.reached["params"] <= 0.6 * 1.02
+
+
+@given(params=st.floats(0.15, 0.85), macs=st.floats(0.15, 0.85))
+@settings(max_examples=25, deadline=None)
+def test_rivals_use_up_the_budget_of_the_suggestion_and_uniform_ones_match_each_axis(convolutions, params, macs):
+    traced, ranking = convolutions
+    plan = suggest_widths(traced, ranking, round_to=1, target_params=params, target_macs=macs)
+    found = {one.name: one.plan for one in Candidates(traced, couple_channels(traced), None, plan).fixed}
+    for axis in ("params", "macs"):
+        assert found[f"uniform-{axis}"].reached[axis] == pytest.approx(plan.reached[axis], rel=0.1)
+    for name in ("uniform", "depth", "random"):
+        within = {**plan.asked, plan.decisive: plan.reached[plan.decisive]}
+        assert all(found[name].reached[axis] <= share * 1.1 for axis, share in within.items())
+        assert max(found[name].reached[axis] / share for axis, share in within.items()) > 0.9

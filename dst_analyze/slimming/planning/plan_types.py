@@ -18,7 +18,7 @@ from dst_analyze.run.files.atomic_io import write_bytes
 from dst_analyze.run.files.safe_read import read_json_text
 from dst_analyze.run.files.tables import MOST_LAYERS
 from dst_analyze.slimming.planning.target import SizeTarget
-from dst_analyze.text import layer_words, percent, short, size_text
+from dst_analyze.text import layer_words, listed, percent, short, size_text
 
 SAME_LINE = "the same line builds"
 """The beginning of a change's remark that only names other layers of the same line."""
@@ -30,6 +30,7 @@ _FINEST = 8
 RoundTo = int | Literal["auto"]
 TOO_WIDE = 2.0
 """A group whose excess is at least this is called too wide (measured in docs/experiments/flaws.md)."""
+_FEWER = 0.9  # of the size: parameters that are fewer need a word on why
 _NAMED = 2  # groups that the clause about proportions names
 
 
@@ -208,6 +209,12 @@ class SlimPlan(Json):
         return shares if self.latency is None else {**shares, "latency": self.latency}
 
     @property
+    def decisive(self) -> str:
+        """The axis that decided the size, params or macs: that whose budget is used up, if several were asked for."""
+        counted = {axis: share for axis, share in self.asked.items() if axis != "latency"} or {"params": 1.0}
+        return max(counted, key=lambda axis: self.reached[axis] / counted[axis])
+
+    @property
     def at_floor(self) -> bool:
         """True if no group can become narrower within the limits."""
         return all(
@@ -221,11 +228,16 @@ class SlimPlan(Json):
         """Why the plan has its size, in a clause, with what rounded widths make of it; empty without a size."""
         if not self.asked:
             return ""
-        axis, share = next(iter(self.asked.items()))
-        said = (
-            f"{size_text(share)} of the {AXIS_WORDS[axis]} was asked for" if self.target is None else self.target.clause
-        )
+        if self.target is None:
+            sizes = [f"{size_text(share)} of the {AXIS_WORDS[axis]}" for axis, share in self.asked.items()]
+            said = f"{listed(sizes)} was asked for"
+        else:
+            said = self.target.clause
+        axis = max(self.asked, key=lambda axis: self.reached[axis] / self.asked[axis])
+        share = self.asked[axis]
         reached, wanted = (f"{100 * value:.0f} %" for value in (self.reached[axis], share))
+        if self.target is not None and axis != "params" and self.reached["params"] < _FEWER * share:
+            said += f", here of the {AXIS_WORDS[axis]}"
         if reached == wanted:
             return said
         if self.at_floor and self.reached[axis] > share:

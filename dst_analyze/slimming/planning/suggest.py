@@ -60,8 +60,8 @@ def suggest_widths(
     Args:
         traced: The model, of `trace_model`.
         ranking: The ranking of its layers, of `rank_layers`.
-        target: "auto", the default, for the share of the parameters that the sweep's masks let one expect to be
-            enough (half of them if they say nothing); not together with another target.
+        target: "auto", the default, for the share of the parameters and of the MACs that the sweep's masks let one
+            expect to be enough (half of them if they say nothing); not together with another target.
         target_params: The share of the parameters to keep.
         target_macs: The share of the MACs to keep.
         target_latency: The share of the time of a forward pass to keep, measured on this machine.

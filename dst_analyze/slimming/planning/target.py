@@ -2,7 +2,8 @@
 
 Single weights leave at no measurable loss long before whole channels do. A net of a share r of the rows and a share r
 of the columns of each weight has r² of the weights; masks that leave a share k thin out both ways, so the slim net is
-expected to need √k of the parameters. The constants are the rule: experiments that calibrate it change them here.
+expected to need √k of the parameters, and of the MACs: of parameters alone it would keep those of early layers, whose
+MACs are many. The constants are the rule: experiments that calibrate it change them here.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dst_analyze.run.config import Json, Number, Share, Size
 from dst_analyze.text import listed, size_text
 
 POWER = 0.5
-"""The share of the parameters that is expected to be enough: the share of single weights left, to this power."""
+"""The size that is expected to be enough: the share of single weights left, to this power."""
 LEAST, MOST = 0.10, 0.75
 """Bounds of the expectation."""
 FALLBACK = 0.5
-"""The share of the parameters if the masks say nothing about the size."""
-AXES: tuple[Literal["params", "macs"], ...] = ("params",)
-"""What an expected share is a share of."""
+"""The size if the masks say nothing about it."""
+AXES: tuple[Literal["params", "macs"], ...] = ("params", "macs")
+"""What a size that was not asked for is a share of: each of them keeps at most so much."""
 
 Basis = Literal["masks", "pruning", "proof", "no free alpha", "no score", "rehearsal"]
 RungStanding = Literal["level", "below", "open"]
@@ -56,7 +57,7 @@ class TriedSize(Json):
 class SizeTarget(Json):
     """How the size of a plan was chosen, where the user has not asked for one.
 
-    ``share`` is that of the parameters; ``left`` is the share of single weights that the strongest ``alpha`` without
+    ``share`` is that of the parameters and of the MACs, at most; ``left`` is the share of single weights that the strongest ``alpha`` without
     measurable loss has left. ``tried`` are the sizes that were trained, in this order.
     """
 
@@ -86,7 +87,7 @@ class SizeTarget(Json):
             return f"no size tried is shown to be level with the dense model, of them {size} is suggested"
         if self.basis in _EVIDENCE:
             return f"{_EVIDENCE[self.basis]} that {size} is enough"
-        return f"{size} of the parameters is a default, {_WHY[self.basis]}"
+        return f"{size} is a default, {_WHY[self.basis]}"
 
     @property
     def sentence(self) -> str:
@@ -116,7 +117,7 @@ _WHY = {
 
 
 def expected_target(results: Sequence[AlphaResult], *, quick: bool = False) -> SizeTarget:
-    """Return the share of the parameters that the results of a sweep let one expect to be enough.
+    """Return the size that the results of a sweep let one expect to be enough.
 
     Args:
         results: The alphas of a sweep; those without any ratio are left out.

@@ -67,9 +67,9 @@ class Candidates:
 
     def __init__(self, traced: TracedModel, coupling: Coupling, record: SweepRecord | None, plan: SlimPlan) -> None:
         self._traced, self._coupling, self._plan = traced, coupling, plan
-        # The same budget as the suggestion, with the sizes that it has reached.
-        counted = [name for name in plan.asked if name != "latency"] or ["params"]
-        self._asked = {name: plan.reached[name] for name in counted}
+        # What the suggestion was asked for, with the size that it has reached on the axis that decided.
+        counted = {name: share for name, share in plan.asked.items() if name != "latency"}
+        self._asked = {**counted, plan.decisive: plan.reached[plan.decisive]}
         # The user's limits hold for all; unclear and needed layers are evidence, which only the suggestion may use.
         self._limits = plan.limits.model_copy(update={"unclear": (), "needed": ()})
         self._random: dict[int, Candidate] = {}  # by seed: a plan builds and traces its model
@@ -80,7 +80,7 @@ class Candidates:
             Candidate(UNIFORM, "every group thinned alike", self._plan_of(equal, "density")),
         ]
         for other, name in (("params", UNIFORM_PARAMS), ("macs", UNIFORM_MACS)):
-            if other not in self._asked and getattr(plan, other):
+            if (other not in self._asked or len(self._asked) > 1) and getattr(plan, other):
                 about = f"every group thinned alike, to the suggestion's {WORDS[other]}"
                 asked = {other: plan.reached[other]}
                 found.append(Candidate(name, about, self._plan_of(equal, "density", asked)))

@@ -26,10 +26,10 @@ from dst_analyze.text import short
 SLIM, DENSE = "slim", "dense"
 UNIFORM, UNIFORM_PARAMS, UNIFORM_MACS = "uniform", "uniform-params", "uniform-macs"
 RANDOM, FAN_IN, DEPTH, MAGNITUDE = "random", "fan-in", "depth", "magnitude"
-CONTENDERS = (DENSE, SLIM, UNIFORM, UNIFORM_MACS, RANDOM, FAN_IN, DEPTH, MAGNITUDE)
-"""The names of the models that a proof at a share of the parameters trains; "fan-in" only if there is a sweep."""
+CONTENDERS = (DENSE, SLIM, UNIFORM, UNIFORM_PARAMS, UNIFORM_MACS, RANDOM, FAN_IN, DEPTH, MAGNITUDE)
+"""The names of the models of a proof on both axes; "fan-in" only if there is a sweep."""
 OTHER_BUDGET = (UNIFORM_PARAMS, UNIFORM_MACS)
-"""Models at the suggestion's size on the axis that was not asked for, so of another size on the one that was."""
+"""Models at the suggestion's size on one axis, so of another size on the other: mostly beyond the budget."""
 FINE_TUNED = "fine-tuned"
 BESIDE = (FINE_TUNED,)
 """Models that stand beside a proof and are no rivals: they start from trained weights."""

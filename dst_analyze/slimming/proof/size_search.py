@@ -25,7 +25,7 @@ _NEAR = 1.15  # sizes of the ladder that are closer to the expected one than thi
 
 
 def sizes_to_try(expected: float) -> tuple[float, ...]:
-    """Return the shares of the parameters that a search may try, the largest first."""
+    """Return the sizes that a search may try, the largest first."""
     others = [share for share in SHARES if max(share / expected, expected / share) > _NEAR]
     return tuple(sorted({expected, *others}, reverse=True))
 
@@ -37,7 +37,7 @@ def search_size(
 
     Args:
         trainings: The trainings of the run.
-        plan_at: Returns the plan of a share of the parameters.
+        plan_at: Returns the plan of a size, a share of parameters and MACs.
         expected: The size where the search begins.
         seeds: The number of trainings of each size; "auto" adds seeds until it is decided.
 
@@ -101,7 +101,7 @@ class _Search:
             seeds=len(self.scores[name]),
         )
         words = {"level": "level with", "below": "below", "open": "not shown to be level with"}[standing]
-        self.trainings.listener(Notice(f"{name} of the parameters is {words} the dense model, {count} seeds"))
+        self.trainings.listener(Notice(f"a size of {name} is {words} the dense model, {count} seeds"))
         return standing == "level"
 
     def _train(self, candidates: dict[str, Candidate], count: int) -> None:
