@@ -153,8 +153,8 @@ def test_hostile_texts_are_inert_in_the_page(hostile):
     html = (hostile / "report.html").read_text()
     page = assert_inert(html)
     assert "<img src=x onerror=alert(1)>" in page.words
-    assert "{{7*7}}" in page.words
-    assert "49" not in re.split(r"\W+", re.sub(r"\d*\.49|49\.|49 (%|→)|MACs to 49", "", page.words))
+    assert "{{1234*567}}" in page.words
+    assert "699678" not in page.words
     assert not re.search("[\u2028\u2029\u202a-\u202e\u2066-\u2069\x1b]", page.words)
     assert "x" * 1001 not in html  # 10 kB are not spelt out
 
