@@ -278,8 +278,12 @@ class Verification(Json):
 
     @property
     def verdict(self) -> str:
-        """A sentence per other model: whether the slim model is better, worse, level or not shown to be better."""
-        return " ".join(self._against(entry) for entry in self.entries if entry.name != SLIM)
+        """A sentence per other model: whether the slim model is better, worse, level or not shown to be better.
+
+        Uniform widths for one axis alone have one only if they are another net.
+        """
+        said = [entry for entry in self.entries if entry.name not in OTHER_BUDGET or not entry.like]
+        return " ".join(self._against(entry) for entry in said if entry.name != SLIM)
 
     @property
     def length(self) -> str:
