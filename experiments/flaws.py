@@ -240,29 +240,30 @@ def add(path: Path, row: dict[str, Any]) -> None:
 
 
 def show_found(rows: list[dict[str, Any]]) -> None:
-    print("| flaw | runs | at the head: sweep | size | initial weights | depth | redundant | too wide | excess |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    """Print what the runs say; rows of an older version have no excess, and widths by older rules."""
+    print("| flaw | runs | at the head: sweep | size | initial weights | depth | redundant |")
+    print("|---|---|---|---|---|---|---|")
     for name, flaw in FLAWS.items():
         mine = [row for row in rows if row["net"] == name and row["kind"] == "flawed"]
-        if not mine:
-            continue
         head = " | ".join(str(sum(row["heads"][order] for row in mine)) for order in ORDERS)
-        redundant = sum(map(called, mine))
-        wide = sum(bool(flawed_groups(name, row["too_wide"])) for row in mine)
-        excess = [max(row["excess"][group] for group in flawed_groups(name, row["excess"])) for row in mine]
-        print(f"| {flaw.about} | {len(mine)} | {head} | {redundant} | {wide} | {numbers(excess)} |")
-    print("\n| flaw | at the twin's size | at the default size | twin |\n|---|---|---|---|")
+        print(f"| {flaw.about} | {len(mine)} | {head} | {sum(map(called, mine))} |")
+    rows = [row for row in rows if "excess" in row]
+    print("\n| flaw | runs | too wide | excess | twin: redundant | any too wide | largest excess |")
+    print("|---|---|---|---|---|---|---|")
+    for name, flaw in FLAWS.items():
+        flawed, twin = ([row for row in rows if row["net"] == name and row["kind"] == kind] for kind in KINDS)
+        wide = sum(bool(flawed_groups(name, row["too_wide"])) for row in flawed)
+        excess = numbers(max(row["excess"][group] for group in flawed_groups(name, row["excess"])) for row in flawed)
+        accused, largest = sum(bool(row["too_wide"]) for row in twin), (max(row["excess"].values()) for row in twin)
+        runs = f"{len(flawed)}, {len(twin)}"
+        said = f"{sum(map(called, twin))} | {accused} | {numbers(largest)}"
+        print(f"| {flaw.about} | {runs} | {wide} | {excess} | {said} |")
+    print("\n| flaw | flawed | repaired | at the twin's size | at the default size |\n|---|---|---|---|---|")
     for name, flaw in FLAWS.items():
         mine = [row for row in rows if row["net"] == name and row["kind"] == "flawed"]
         if flaw.group:
-            at = [numbers([row[size][flaw.group] for row in mine]) for size in ("twin_widths", "widths")]
-            print(f"| {flaw.about} | {at[0]} | {at[1]} | {flaw.twin} |")
-    print("\n| twin | runs | called redundant | any group too wide | largest excess |\n|---|---|---|---|---|")
-    for name, flaw in FLAWS.items():
-        mine = [row for row in rows if row["net"] == name and row["kind"] == "twin"]
-        redundant, wide = sum(map(called, mine)), sum(bool(row["too_wide"]) for row in mine)
-        excess = [max(row["excess"].values()) for row in mine]
-        print(f"| {flaw.about} | {len(mine)} | {redundant} | {wide} | {numbers(excess)} |")
+            at = [numbers(row[size][flaw.group] for row in mine) for size in ("twin_widths", "widths")]
+            print(f"| {flaw.about} | {flaw.size} | {flaw.twin} | {at[0]} | {at[1]} |")
 
 
 def flawed_groups(name: str, groups: Iterable[str]) -> list[str]:

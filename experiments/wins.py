@@ -44,8 +44,8 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results/wins.jsonl"
 NETS = ("lenet-5", "small-vit", "resnet-14", "vgg-16-narrow")
 SIZES = ("params=0.1", "macs=0.25", "params=0.25", "params=0.5")
-EXPECTED, ON_BOTH = "expected", "expected on both axes"
-"""The default size, and the same share of parameters and MACs alike: is it enough? Rivals are the uniform nets."""
+EXPECTED, ALONE, ALIKE = DEFAULTS = "expected", "expected, parameters alone", "expected, both axes alike"
+"""The default size, its share of the parameters alone, and of both axes alike. Rivals are the uniform nets."""
 SUGGESTION, RANDOM = "suggestion", "random"
 LEVEL = 0.5
 """Points of accuracy: an interval of a difference inside them is level."""
@@ -68,7 +68,7 @@ class Proof:
             for name, plan in plans.items():
                 if (size, name) not in self.like and plan.reached["params"] < 1:
                     yield size, name, plan
-            if size in (EXPECTED, ON_BOTH):
+            if size in DEFAULTS:
                 continue
             axis = size.split("=")[0]
             yield size, RANDOM, random_rival(self.task, self.coupling, plans[SUGGESTION], axis, seed)
@@ -108,12 +108,16 @@ def proof_of(name: str, options: argparse.Namespace) -> Proof:
     ranking, coupling = rank_layers(record), couple_channels(task.traced)
     forget_trained()
     found = Proof(name, task, coupling, {})
-    for size in options.sizes.split(","):
-        if size in (EXPECTED, ON_BOTH):
+    for size in options.sizes.split(";"):
+        if size in DEFAULTS:
             plan = suggest_widths(task.traced, ranking, coupling=coupling)
-            if size == ON_BOTH:
-                share = plan.asked["params"]
-                plan = suggest_widths(task.traced, ranking, coupling=coupling, target_params=share, target_macs=share)
+            share = plan.asked["params"]
+            asked: dict[str, dict[str, Any]] = {
+                ALONE: {"target_params": share},
+                ALIKE: {"target_params": share, "target_macs": share},
+            }
+            if size in asked:
+                plan = suggest_widths(task.traced, ranking, coupling=coupling, **asked[size])
             found.plans[size] = {SUGGESTION: plan, **dict(uniform_rivals(task, coupling, plan))}
             continue
         axis, share = size.split("=")
@@ -183,7 +187,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     if frame.empty:
         return
     longer = frame["model"] == LONGER_DENSE.name
-    frame = frame[~frame["size"].isin([EXPECTED, ON_BOTH]) & ~longer].copy()
+    frame = frame[~frame["size"].isin(DEFAULTS) & ~longer].copy()
     frame["score"] = 100 * frame["score"].astype(float)
     dense = frame[frame["model"] == "dense"].drop(columns="size").merge(pd.DataFrame({"size": SIZES}), how="cross")
     frame = pd.concat([frame[frame["model"] != "dense"], dense])
@@ -216,7 +220,7 @@ def show_expected(rows: list[dict[str, Any]]) -> None:
     """Print points of accuracy of the suggestion at its default sizes above the dense net and the uniform ones."""
     frame = pd.DataFrame(rows).assign(score=lambda frame: 100 * frame["score"].astype(float))
     dense = frame[frame["model"] == "dense"].set_index(["net", "seed"])["score"]
-    for size, found in frame[frame["size"].isin([EXPECTED, ON_BOTH])].groupby("size"):
+    for size, found in frame[frame["size"].isin(DEFAULTS)].groupby("size"):
         pairs = found.pivot_table(index=["net", "seed"], columns="model", values="score").join(dense.rename("dense"))
         lead = pairs.rsub(pairs[SUGGESTION], axis=0).drop(columns=SUGGESTION).groupby("net")
         kept = found[found["model"] == SUGGESTION].groupby("net")[["params", "macs"]].first()
@@ -230,7 +234,7 @@ def main() -> None:
     parser.add_argument("--data", default="../shared/data", help="folder of MNIST/ and cifar10-20k.npz")
     parser.add_argument("--only", default=",".join(NETS))
     parser.add_argument("--models", default="*", help="only those whose name matches a shell pattern")
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--sizes", default=";".join(SIZES), help="separated by semicolons")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--plans", action="store_true", help="show the widths that would be trained")
     parser.add_argument("--table", action="store_true", help="train nothing")

@@ -16,7 +16,7 @@ from dst_analyze.run.record import SweepRecord
 from dst_analyze.run.writer import editing
 from dst_analyze.slimming.artifacts import Suggestion, write_suggestion
 from dst_analyze.slimming.planning.plan_types import SlimPlan
-from dst_analyze.slimming.planning.suggest import options_of, shares_at, suggest_widths
+from dst_analyze.slimming.planning.suggest import options_of, shares_of, suggest_widths
 from dst_analyze.slimming.planning.target import SizeTarget, alpha_results, expected_target
 from dst_analyze.slimming.proof.kept_scores import KeptScores
 from dst_analyze.slimming.proof.ladder import Ladder, Sizes
@@ -94,7 +94,7 @@ class RunProof:
         return Ladder(self._trainings, lambda axis, share: self._plan_at({axis: share}), sizes, self._record)
 
     def _expected_at(self, share: float) -> SlimPlan:
-        return self._plan_at(shares_at(self._task.traced, share))
+        return self._plan_at(shares_of(self._task.traced, self._expected.at(share)))
 
     def _plan_at(self, shares: Mapping[str, float]) -> SlimPlan:
         targets: dict[str, Any] = {f"target_{axis}": share for axis, share in shares.items()}

@@ -116,7 +116,7 @@ def test_the_whole_job_proves_the_size_that_it_finds(tmp_path, monkeypatch, caps
     said = capsys.readouterr()
     plan = SlimPlan.load("run/plan.json")
     assert plan.target.basis == "proof"
-    assert plan.asked == {"params": plan.target.share, "macs": plan.target.share}
+    assert plan.asked == plan.target.at(plan.target.share)
     assert "the search for the smallest size that is level: 4 to " in said.err
     assert plan.target.sentence in said.err
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())

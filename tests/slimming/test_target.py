@@ -43,6 +43,23 @@ def test_the_root_of_what_the_strongest_free_alpha_leaves():
     )
 
 
+def test_the_macs_are_what_the_masks_leave_of_them():
+    rows = [AlphaResult(1e-6, 0.81, 0.0, True, 0.9), AlphaResult(1e-5, 0.0625, 0.002, True, 0.25)]
+    found = expected_target(rows)
+    assert (found.share, found.macs) == (0.25, 0.5)
+    assert "25 % of the parameters and 50 % of the MACs is enough" in found.sentence
+    assert found.at(0.25) == {"params": 0.25, "macs": 0.5}
+    assert found.at(0.5)["macs"] == pytest.approx(0.5**0.5, abs=0.01)
+
+
+@given(left=st.floats(0, 1), macs=st.floats(0, 1), share=st.sampled_from([0.75, 0.5, 0.25, 0.1]))
+def test_no_more_of_the_parameters_stays_than_of_the_macs(left, macs, share):
+    found = expected_target([AlphaResult(1e-5, left, 0.0, True, macs)])
+    for size in (found.share, share):
+        assert found.at(size)["params"] == size
+        assert size - 0.01 <= found.at(size)["macs"] < 1
+
+
 def test_bounds_and_what_is_done_without_a_free_alpha_or_a_score():
     assert expected_target(results((1e-6, 0.99, 0.0, True))).share == MOST
     assert expected_target(results((1e-6, 0.001, 0.0, True))).share == LEAST
@@ -85,7 +102,7 @@ def test_the_default_is_the_expectation_and_says_so(sweep):
     expected = expected_target(alpha_results(ranking))
     plan = suggest_widths(traced, ranking, round_to=1)
     assert plan.target == expected
-    assert plan.asked == {"params": expected.share, "macs": expected.share}
+    assert plan.asked == {"params": expected.share, "macs": expected.macs}
     assert plan.reached["params"] == pytest.approx(expected.share, abs=0.02)
     assert suggest_widths(traced, ranking, round_to=1, target="auto") == plan
     assert SlimPlan.model_validate_json(plan.as_bytes()) == plan
@@ -155,7 +172,7 @@ def test_a_size_that_nobody_asked_for_holds_for_parameters_and_macs(convolutions
     assert plan.decisive == "macs"
     assert plan.reached["macs"] == pytest.approx(FALLBACK, rel=0.05)
     assert plan.reached["params"] < 0.9 * FALLBACK
-    assert plan.size_reason.startswith(f"{plan.target.clause}, here of the MACs")
+    assert plan.size_reason.startswith(f"{plan.target.clause}; the MACs decide")
     alone = suggest_widths(*convolutions, round_to=1, target_params=FALLBACK)
     assert (alone.decisive, "MACs" in alone.size_reason) == ("params", False)
     assert alone.reached["macs"] > plan.reached["macs"]

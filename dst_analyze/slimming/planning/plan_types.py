@@ -236,10 +236,12 @@ class SlimPlan(Json):
         axis = max(self.asked, key=lambda axis: self.reached[axis] / self.asked[axis])
         share = self.asked[axis]
         reached, wanted = (f"{100 * value:.0f} %" for value in (self.reached[axis], share))
-        if self.target is not None and axis != "params" and self.reached["params"] < _FEWER * share:
-            said += f", here of the {AXIS_WORDS[axis]}"
+        if self.target is not None and axis != "params" and self.reached["params"] < _FEWER * self.asked["params"]:
+            said += f"; the {AXIS_WORDS[axis]} decide"
         if reached == wanted:
             return said
+        if self.target is not None and axis != "params":
+            reached += f" of the {AXIS_WORDS[axis]}"
         if self.at_floor and self.reached[axis] > share:
             return f"{said}; nothing else may be narrowed at {reached}"
         return f"{said}; rounded widths come to {reached}"

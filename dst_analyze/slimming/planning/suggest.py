@@ -29,7 +29,7 @@ from dst_analyze.slimming.planning.plan_types import Limits, RoundTo, SlimPlan
 from dst_analyze.slimming.planning.plan_widths import cost_of, plan_widths
 from dst_analyze.slimming.planning.proportions import width_excess
 from dst_analyze.slimming.planning.ranked import needed_layers, ranked_layers, unclear_layers
-from dst_analyze.slimming.planning.target import AXES, FALLBACK, SizeTarget, alpha_results, expected_target
+from dst_analyze.slimming.planning.target import FALLBACK, SizeTarget, alpha_results, expected_target
 
 _RANK_FIRST = "pass rank_layers(record), or rank_layers(frame) of a table with the columns layer, alpha and remaining"
 _REHEARSAL = "no slimmer architecture is advised: this was a rehearsal, which built and wrote a model without evidence"
@@ -60,7 +60,7 @@ def suggest_widths(
     Args:
         traced: The model, of `trace_model`.
         ranking: The ranking of its layers, of `rank_layers`.
-        target: "auto", the default, for the share of the parameters and of the MACs that the sweep's masks let one
+        target: "auto", the default, for the shares of parameters and MACs that the sweep's masks let one
             expect to be enough (half of them if they say nothing); not together with another target.
         target_params: The share of the parameters to keep.
         target_macs: The share of the MACs to keep.
@@ -114,7 +114,7 @@ def suggest_widths(
         quick = record is not None and record.config.quick
         expected = expected_target(alpha_results(ranking), quick=quick)
         size = SizeTarget(basis="rehearsal", share=FALLBACK) if rehearsal else expected
-        asked = shares_at(traced, size.share)
+        asked = shares_of(traced, size.at(size.share))
     if only_clear:
         alike = math.sqrt(max(0.0, min(1.0, *asked.values())))
         held = {"unclear": unclear_layers(ranked), "needed": needed_layers(ranked), "needed_share": alike}
@@ -158,6 +158,6 @@ def options_of(plan: SlimPlan) -> dict[str, Any]:
     }
 
 
-def shares_at(traced: TracedModel, share: float) -> dict[str, float]:
-    """Return the budgets of a size that was not asked for, by axis."""
-    return {axis: share for axis in AXES if axis == "params" or traced.macs}
+def shares_of(traced: TracedModel, size: Mapping[str, float]) -> dict[str, float]:
+    """Return the budgets of a size that was not asked for, by axis: without MACs those of the parameters alone."""
+    return {axis: share for axis, share in size.items() if axis == "params" or traced.macs}

@@ -2,8 +2,8 @@
 
 Single weights leave at no measurable loss long before whole channels do. A net of a share r of the rows and a share r
 of the columns of each weight has r² of the weights; masks that leave a share k thin out both ways, so the slim net is
-expected to need √k of the parameters, and of the MACs: of parameters alone it would keep those of early layers, whose
-MACs are many. The constants are the rule: experiments that calibrate it change them here.
+expected to need √k of the parameters. So it is with the MACs: early layers, which have many, keep more, and a budget of
+the parameters alone would keep them whole. The constants are the rule: experiments that calibrate it change them here.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import pandas as pd
 from pydantic import Field
 
 from dst_analyze.ranking.result import Ranking
@@ -25,8 +26,7 @@ LEAST, MOST = 0.10, 0.75
 """Bounds of the expectation."""
 FALLBACK = 0.5
 """The size if the masks say nothing about it."""
-AXES: tuple[Literal["params", "macs"], ...] = ("params", "macs")
-"""What a size that was not asked for is a share of: each of them keeps at most so much."""
+_LEAST_POWER = 0.05
 
 Basis = Literal["masks", "pruning", "proof", "no free alpha", "no score", "rehearsal"]
 RungStanding = Literal["level", "below", "open"]
@@ -40,6 +40,7 @@ class AlphaResult:
     remaining: float
     loss: float  # of score against the dense model; NaN if it is not known
     free: bool
+    macs: float = math.nan  # what it left of their MACs; NaN if these are not known
 
 
 class TriedSize(Json):
@@ -57,15 +58,23 @@ class TriedSize(Json):
 class SizeTarget(Json):
     """How the size of a plan was chosen, where the user has not asked for one.
 
-    ``share`` is that of the parameters and of the MACs, at most; ``left`` is the share of single weights that the strongest ``alpha`` without
-    measurable loss has left. ``tried`` are the sizes that were trained, in this order.
+    ``share`` is that of the parameters, ``macs`` that of the MACs, the same if it is None; ``left`` is the share of
+    single weights that the strongest ``alpha`` without measurable loss has left. ``tried`` are the sizes that were
+    trained, in this order.
     """
 
     basis: Basis
     share: Share
+    macs: Share | None = None
     left: Share | None = None
     alpha: Number | None = None
     tried: tuple[TriedSize, ...] = Field(default=(), max_length=100)
+
+    def at(self, share: float) -> dict[str, float]:
+        """Return the shares of parameters and MACs of a size: as far apart, in proportion of their logs, as here."""
+        if self.macs is None or share == self.share:
+            return {"params": share, "macs": share if self.macs is None else self.macs}
+        return {"params": share, "macs": round(share ** (math.log(self.macs) / math.log(self.share)), 2)}
 
     @property
     def is_expected(self) -> bool:
@@ -86,6 +95,8 @@ class SizeTarget(Json):
         if self.basis == "proof":
             return f"no size tried is shown to be level with the dense model, of them {size} is suggested"
         if self.basis in _EVIDENCE:
+            if self.macs not in (None, self.share):
+                size = f"{size} of the parameters and {size_text(self.macs)} of the MACs"
             return f"{_EVIDENCE[self.basis]} that {size} is enough"
         return f"{size} is a default, {_WHY[self.basis]}"
 
@@ -132,14 +143,17 @@ def expected_target(results: Sequence[AlphaResult], *, quick: bool = False) -> S
         return SizeTarget(basis="no free alpha" if scored else "no score", share=FALLBACK)
     strongest = max(free, key=lambda result: result.alpha)
     share = round(min(max(strongest.remaining**POWER, LEAST), MOST), 2)
-    return SizeTarget(
-        basis="pruning" if quick else "masks", share=share, left=round(strongest.remaining, 4), alpha=strongest.alpha
-    )
+    macs = None
+    if 0 < strongest.macs <= 1 and 0 < strongest.remaining < 1:
+        power = math.log(strongest.macs) / math.log(strongest.remaining)
+        macs = round(share ** min(max(power, _LEAST_POWER), 1.0), 2)
+    basis: Basis = "pruning" if quick else "masks"
+    return SizeTarget(basis=basis, share=share, macs=macs, left=round(strongest.remaining, 4), alpha=strongest.alpha)
 
 
 def alpha_results(ranking: Ranking) -> list[AlphaResult]:
     """Return what each alpha of a ranking left of all weights, and at what loss; weakest first."""
-    params = ranking.table.set_index("layer")["params"]
+    params, macs = (ranking.table.set_index("layer")[name] for name in ("params", "macs"))
     free = ranking.table["spare_alpha"].dropna()
     strongest = float(free.iloc[0]) if len(free) else -math.inf
     found = []
@@ -148,7 +162,13 @@ def alpha_results(ranking: Ranking) -> list[AlphaResult]:
         known = rows["gone"].notna()
         if not known.any():
             continue
-        left = 1 - float((rows["gone"] * weights)[known].sum() / weights[known].sum())
-        loss = float(rows["loss"].iloc[0])
-        found.append(AlphaResult(float(alpha), min(max(left, 0.0), 1.0), loss, free=float(alpha) <= strongest))
+        loss, free = float(rows["loss"].iloc[0]), float(alpha) <= strongest
+        left = [_left(rows["gone"], weight.where(known)) for weight in (weights, rows["layer"].map(macs))]
+        found.append(AlphaResult(float(alpha), left[0], loss, free, left[1]))
     return found
+
+
+def _left(gone: pd.Series, weights: pd.Series) -> float:
+    """Return the weighted share that is left, from 0 to 1; NaN if no weight is known."""
+    whole = float(weights.sum())
+    return min(max(1 - float((gone * weights).sum()) / whole, 0.0), 1.0) if whole else math.nan

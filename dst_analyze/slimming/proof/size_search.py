@@ -72,7 +72,8 @@ class _Search:
         found = found or [size for size in self.tried.values() if size.standing == "open"]
         share = min(size.share for size in found) if found else self.sizes[0]
         tried = tuple(self.tried.values())
-        return SizeTarget(basis="proof", share=share, left=expected.left, alpha=expected.alpha, tried=tried)
+        macs = None if expected.macs is None else expected.at(share)["macs"]
+        return SizeTarget(basis="proof", share=share, macs=macs, left=expected.left, alpha=expected.alpha, tried=tried)
 
     def _announce(self) -> None:
         """Say what the search costs, before it begins."""
