@@ -41,7 +41,7 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(here, capsys):
     assert "proof" not in rows
     assert [file.name for file in here.iterdir()] == ["m.py"]
     assert main([*args, "--verify", "--verify-seeds", "2"]) == 0  # with the search for the size
-    assert re.search(r"^proof +16 to 24 more trainings of 100 steps, ", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^proof +18 to 26 more trainings of 100 steps, ", capsys.readouterr().out, re.MULTILINE)
     assert main([*args, "--verify", "--verify-seeds", "2", "--target-params", "0.5"]) == 0
     assert re.search(r"^proof +16 more trainings of 100 steps, \S+ m?s at most$", capsys.readouterr().out, re.MULTILINE)
     assert main([*args, "--json"]) == 0

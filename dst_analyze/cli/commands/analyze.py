@@ -121,8 +121,8 @@ def analyze(
     if given.get("budget") is not None and not (quiet or as_json):
         _say_evidence(plan)
     if dry_run:
-        searched = not any(name.startswith("target_") for name in asked)
-        _show_cost(plan, workers, verify_seeds if verify else None, searched=searched, as_json=as_json)
+        axes = [name for name in asked if name.startswith("target_")]
+        _show_cost(plan, workers, verify_seeds if verify else None, axes, as_json=as_json)
         return 0
     events = JsonLines(sys.stdout) if as_json else None
     with redirect_stdout(sys.stderr), _interruptible(plan, ctx.obj, quiet=quiet or as_json), ExitStack() as job:
@@ -199,7 +199,8 @@ def _say_evidence(plan: Plan) -> None:
         click.echo(f"of the {what}, sweeps of this length order about {share:.0%} as long runs do", err=True)
 
 
-def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, searched: bool, as_json: bool) -> None:
+def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, axes: Sequence[str], *, as_json: bool) -> None:
+    """Show what a sweep would cost, and a proof of a size on the ``axes`` that were asked for."""
     from dst_analyze.cli.terminal import console, show_rows
     from dst_analyze.slimming.planning.ladder import SHARES
     from dst_analyze.slimming.proof.result import CONTENDERS, looks_of
@@ -210,8 +211,9 @@ def _show_cost(plan: Plan, workers: Workers, verify_seeds: Seeds | None, *, sear
     with redirect_stdout(sys.stderr):
         cost = estimate_of(plan, workers.count(plan.task, trials_of(plan)))
     seeds = () if verify_seeds is None else looks_of(verify_seeds)
-    trainings = [len(CONTENDERS) * count for count in seeds]
-    if searched and seeds and seeds[-1] > 1:  # the search for the size may try every rung
+    models = len(CONTENDERS) - (len(axes) == 1)  # of one axis, uniform widths have their size already
+    trainings = [models * count for count in seeds]
+    if not axes and seeds and seeds[-1] > 1:  # the search for the size may try every rung
         trainings.append(trainings[-1] + len(SHARES) * seeds[-1])
     if as_json:
         click.echo(json.dumps(cost.as_json()))

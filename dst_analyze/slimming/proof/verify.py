@@ -89,7 +89,7 @@ def verify_plan(
         >>> x = torch.randn(64, 4)
         >>> result = verify_plan(net, (x, (x[:, 0] > 0).long()), plan, seeds=1, steps=20)
         >>> list(result.table["contender"])
-        ['dense', 'slim', 'uniform', 'uniform-macs', 'random', 'depth', 'magnitude']
+        ['dense', 'slim', 'uniform', 'uniform-params', 'uniform-macs', 'random', 'depth', 'magnitude']
     """
     task = plan_task(model, data, **options)
     check_plan_fits(task.traced, plan)
