@@ -29,7 +29,7 @@ RUNS: dict[str, str] = {
     "mobilenet-v2": f"torchvision:mobilenet_v2 --model-arg width_mult=0.5 --model-arg num_classes=10 --data {CIFAR}",
 }
 """By folder: model and data. Everything else is the default."""
-ALL_RUNS = "--verify --verify-seeds 5"
+ALL_RUNS = "--verify"
 TITLES = {
     "lenet-5": "LeNet-5 (Caffe's) on MNIST",
     "resnet-14": "ResNet-14 on 20,000 images of CIFAR-10 at 16 x 16",

@@ -1,4 +1,4 @@
-"""Is the suggestion better than what anybody would draw without it? Four nets, four sizes, nine rivals, paired seeds.
+"""Is the suggestion better than what anybody would draw without it? Four nets, their sizes, eight rivals, paired seeds.
 
     OMP_NUM_THREADS=1 python experiments/wins.py [--only lenet-5,small-vit] [--seeds 5] [--runs DIR]
     python experiments/wins.py --table

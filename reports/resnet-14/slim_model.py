@@ -1,4 +1,4 @@
-"""SlimSequential: 82,170 parameters.
+"""SlimSequential: 63,098 parameters.
 
 Written by dst-analyze. `build_model()` gives the model, its weights from the safetensors file beside it.
 """
@@ -28,11 +28,11 @@ class Block(nn.Module):
 
 
 class Block2(nn.Module):
-    def __init__(self, conv1_in: int, conv2_out: int) -> None:
+    def __init__(self, conv1_in: int, conv1_out: int, conv2_out: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(conv1_in, 32, 3, stride=2, padding=1, bias=False)  # was out_channels=32 or 64
-        self.bn1 = nn.BatchNorm2d(32)  # was num_features=32 or 64
-        self.conv2 = nn.Conv2d(32, conv2_out, 3, padding=1, bias=False)  # was in_channels=32 or 64
+        self.conv1 = nn.Conv2d(conv1_in, conv1_out, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(conv1_out)
+        self.conv2 = nn.Conv2d(conv1_out, conv2_out, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(conv2_out)
         self.shortcut = nn.Sequential(
             nn.Conv2d(conv1_in, conv2_out, 1, stride=2, bias=False),
@@ -53,9 +53,9 @@ class SlimSequential(nn.Sequential):
             nn.ReLU(),
             Block(conv1_in=16, conv1_out=16),
             Block(conv1_in=16, conv1_out=16),
-            Block2(conv1_in=16, conv2_out=32),
-            Block(conv1_in=32, conv1_out=32),
-            Block2(conv1_in=32, conv2_out=48),  # was conv2_out=64
+            Block2(conv1_in=16, conv1_out=28, conv2_out=32),  # was conv1_out=32
+            Block(conv1_in=32, conv1_out=12),  # was conv1_out=32
+            Block2(conv1_in=32, conv1_out=24, conv2_out=48),  # was conv1_out=64, conv2_out=64
             Block(conv1_in=48, conv1_out=16),  # was conv1_in=64, conv1_out=64
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),

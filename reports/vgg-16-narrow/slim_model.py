@@ -1,4 +1,4 @@
-"""SlimSequential: 237,538 parameters.
+"""SlimSequential: 228,858 parameters.
 
 Written by dst-analyze. `build_model()` gives the model, its weights from the safetensors file beside it.
 """
@@ -29,38 +29,38 @@ class SlimSequential(nn.Sequential):
             nn.BatchNorm2d(32),
             nn.ReLU(),
             nn.MaxPool2d(2, stride=2),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
+            nn.Conv2d(32, 56, 3, padding=1),  # was out_channels=64
+            nn.BatchNorm2d(56),  # was num_features=64
             nn.ReLU(),
-            nn.Conv2d(64, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
+            nn.Conv2d(56, 40, 3, padding=1),  # was in_channels=64, out_channels=64
+            nn.BatchNorm2d(40),  # was num_features=64
             nn.ReLU(),
-            nn.Conv2d(64, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.MaxPool2d(2, stride=2),
-            nn.Conv2d(64, 48, 3, padding=1),  # was out_channels=128
-            nn.BatchNorm2d(48),  # was num_features=128
-            nn.ReLU(),
-            nn.Conv2d(48, 48, 3, padding=1),  # was in_channels=128, out_channels=128
-            nn.BatchNorm2d(48),  # was num_features=128
-            nn.ReLU(),
-            nn.Conv2d(48, 40, 3, padding=1),  # was in_channels=128, out_channels=128
-            nn.BatchNorm2d(40),  # was num_features=128
+            nn.Conv2d(40, 40, 3, padding=1),  # was in_channels=64, out_channels=64
+            nn.BatchNorm2d(40),  # was num_features=64
             nn.ReLU(),
             nn.MaxPool2d(2, stride=2),
-            nn.Conv2d(40, 40, 3, padding=1),  # was in_channels=128, out_channels=128
-            nn.BatchNorm2d(40),  # was num_features=128
+            nn.Conv2d(40, 48, 3, padding=1),  # was in_channels=64, out_channels=128
+            nn.BatchNorm2d(48),  # was num_features=128
             nn.ReLU(),
-            nn.Conv2d(40, 40, 3, padding=1),  # was in_channels=128, out_channels=128
-            nn.BatchNorm2d(40),  # was num_features=128
+            nn.Conv2d(48, 32, 3, padding=1),  # was in_channels=128, out_channels=128
+            nn.BatchNorm2d(32),  # was num_features=128
             nn.ReLU(),
-            nn.Conv2d(40, 64, 3, padding=1),  # was in_channels=128, out_channels=128
+            nn.Conv2d(32, 48, 3, padding=1),  # was in_channels=128, out_channels=128
+            nn.BatchNorm2d(48),  # was num_features=128
+            nn.ReLU(),
+            nn.MaxPool2d(2, stride=2),
+            nn.Conv2d(48, 64, 3, padding=1),  # was in_channels=128, out_channels=128
             nn.BatchNorm2d(64),  # was num_features=128
+            nn.ReLU(),
+            nn.Conv2d(64, 48, 3, padding=1),  # was in_channels=128, out_channels=128
+            nn.BatchNorm2d(48),  # was num_features=128
+            nn.ReLU(),
+            nn.Conv2d(48, 104, 3, padding=1),  # was in_channels=128, out_channels=128
+            nn.BatchNorm2d(104),  # was num_features=128
             nn.ReLU(),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(64, 128),  # was in_features=128
+            nn.Linear(104, 128),  # was in_features=128
             nn.ReLU(),
             nn.Linear(128, 10),
         )
